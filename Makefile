@@ -1,0 +1,42 @@
+# `make run` and `make test` are all a newcomer needs; both set up .venv on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := src tests examples
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format lint types fix setup clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(VENV)/.installed  ## create .venv with capsella (editable) and the development tools
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+run: setup  ## train a small capsule net on the sign data, with and without a bias, and print what it learned
+	$(BIN)/python examples/learn_the_sign.py
+
+test: setup  ## the default test suite (CPU)
+	$(BIN)/python -m pytest
+
+check: format lint types test  ## what CI runs: format, lint, types, tests; changes nothing
+
+format: setup
+	$(BIN)/ruff format --check $(SOURCES)
+
+lint: setup
+	$(BIN)/ruff check $(SOURCES)
+
+types: setup
+	$(BIN)/mypy
+
+fix: setup  ## let ruff format and repair what it can
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+clean:  ## remove .venv and caches
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info

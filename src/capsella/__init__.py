@@ -1,0 +1,2 @@
+"""capsella: capsule networks in PyTorch."""
+__version__ = "0.1.0"

@@ -1,0 +1,45 @@
+"""One voice for users' mistakes: a single line that names the argument, its value and what would work."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable
+from typing import Any
+
+
+class UnsupportedCall(ValueError):
+    """A named implementation was asked for a call that it refuses; the message lists its reasons."""
+
+
+def unknown_name(argument: str, value: object, known: Iterable[str]) -> str:
+    """Say that ``value`` is not one of ``known``, nearest matches first.
+
+    Example:
+        >>> unknown_name("routing", "agrement", ["em", "agreement"])
+        "routing='agrement' is unknown; did you mean 'agreement'? Known: 'agreement', 'em'"
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(str(value), names, n=3, cutoff=0.6)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    return f"{argument}={value!r} is unknown{hint} Known: {', '.join(map(repr, names)) or 'none'}"
+
+
+def check_choice(argument: str, value: str, known: Collection[str]) -> None:
+    """Raise ``ValueError`` unless ``value`` is one of ``known``."""
+    if value not in known:
+        raise ValueError(unknown_name(argument, value, known))
+
+
+def check_options(owner: str, options: Iterable[str], known: Collection[str]) -> None:
+    """Raise ``TypeError`` for the first option that ``owner`` does not take."""
+    for key in options:
+        if key not in known:
+            raise TypeError(f"{owner}: {unknown_name('option', key, known)}")
+
+
+def check_count(argument: str, value: Any, *, least: int = 1) -> None:
+    """Raise unless ``value`` is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{argument}={value!r} has type {type(value).__name__}; expected an int of at least {least}")
+    if value < least:
+        raise ValueError(f"{argument}={value!r} is too small; expected an int of at least {least}")

@@ -1,0 +1,50 @@
+"""Receptive fields of convolutional capsules, gathered so that routing never sees space."""
+
+from __future__ import annotations
+
+from einops import rearrange
+from torch import Tensor
+from torch.nn.functional import pad
+
+from capsella.errors import check_count
+from capsella.shapes import dims
+
+
+def conv_size(size: int, kernel: int, stride: int = 1, padding: int = 0) -> int:
+    """Return the output side of a convolution; less than 1 means that the kernel does not fit.
+
+    Example:
+        >>> conv_size(28, 9), conv_size(20, 9, stride=2)
+        (20, 6)
+    """
+    return (size + 2 * padding - kernel) // stride + 1
+
+
+def gather_patches(grid: Tensor, *, kernel_size: int | tuple[int, int], stride: int = 1, padding: int = 0) -> Tensor:
+    """Collect the capsules under each position of a sliding window.
+
+    Args:
+        grid: [B, H, W, N, P], N capsule types at each position.
+        kernel_size: K, or (rows, columns).
+        stride: step between windows.
+        padding: rings of zero capsules around the grid.
+
+    Returns:
+        [B, H', W', I, P] with I = K·K·N, ordered by row, column and type within the window.
+
+    Example:
+        >>> import torch
+        >>> gather_patches(torch.zeros(2, 6, 6, 32, 8), kernel_size=3, stride=2).shape
+        torch.Size([2, 2, 2, 288, 8])
+    """
+    _, H, W, _, _ = dims(grid, "B H W N P", name="grid")
+    rows, columns = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
+    for name, value, least in (("kernel_size", rows, 1), ("kernel_size", columns, 1), ("stride", stride, 1)):
+        check_count(name, value, least=least)
+    check_count("padding", padding, least=0)
+    if min(conv_size(H, rows, stride, padding), conv_size(W, columns, stride, padding)) < 1:
+        raise ValueError(f"grid has {H}×{W} positions; expected at least kernel_size={rows}×{columns} less the padding")
+    if padding:
+        grid = pad(grid, (0, 0, 0, 0, padding, padding, padding, padding))
+    windows = grid.unfold(1, rows, stride).unfold(2, columns, stride)  # [B, H', W', N, P, K, K]
+    return rearrange(windows, "b h w n p k l -> b h w (k l n) p")

@@ -1,0 +1,176 @@
+"""What fully connected and convolutional capsule layers share: weights, learned routing tensors, one call into routing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from capsella import routing as R
+from capsella.errors import check_choice, check_count, check_options
+from capsella.functional import length
+from capsella.functional import squash as apply_squash
+from capsella.functional.squash import KINDS
+from capsella.routing import Routed
+
+# what the layer itself decides; everything else an algorithm takes may be given to the constructor.
+_FROM_LAYER = ("activations", "bias", "squash", "trace", "need_couplings")
+
+
+class RoutingLayer(nn.Module):
+    """Weights [I, J, P/R, D/R], the routing algorithm's learned tensors, an optional bias [J, D].
+
+    Args:
+        in_capsules: I, lower capsules that vote for one set of upper ones.
+        in_dim: P, their pose size.
+        out_capsules: J.
+        out_dim: D.
+        routing: registry name of the algorithm.
+        bias: learn a bias per value of the upper capsules; without one agreement and EM cannot tell x from −x (peer2022).
+        prior: learn the logits that agreement starts from.
+        shared: one weight for all lower capsules.
+        rows: R, for poses that are matrices of R rows.
+        squash: kind of squash; the algorithm's own if None.
+        relu: ``"none"``, ``"before"`` or ``"after"`` the squash (chen2019); only for routing without iterations.
+        impl: implementation of the routing.
+        positions: how many sets of couplings to learn, one per position of a convolution.
+        options: further options of the algorithm.
+    """
+
+    def __init__(
+        self,
+        in_capsules: int,
+        in_dim: int,
+        out_capsules: int,
+        out_dim: int,
+        *,
+        routing: str,
+        bias: bool,
+        prior: bool,
+        shared: bool,
+        rows: int,
+        squash: str | None,
+        relu: str,
+        impl: str,
+        positions: int | None,
+        options: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        sizes = {"in_capsules": in_capsules, "in_dim": in_dim, "out_capsules": out_capsules, "out_dim": out_dim}
+        for name, value in sizes.items():
+            check_count(name, value)
+        check_count("rows", rows)
+        for name in ("in_dim", "out_dim"):
+            if sizes[name] % rows:
+                raise ValueError(f"{name}={sizes[name]} is no multiple of rows={rows}; a pose is a matrix of that many rows")
+        self.algorithm = R.get(routing)
+        self.in_capsules, self.in_dim = in_capsules, in_dim
+        self.out_capsules, self.out_dim = out_capsules, out_dim
+        self.rows, self.impl, self.relu, self.options = rows, impl, relu, dict(options)
+        learned = (*self.algorithm.required, *self.algorithm.optional)
+        known = [name for name in self.algorithm.options if name not in (*_FROM_LAYER, *learned)]
+        check_options(f"{type(self).__name__} with routing={routing!r}", options, known)
+        self._check_iterations()
+        self.squash = self._check_squash(squash)
+
+        self.weight = nn.Parameter(
+            torch.empty(1 if shared else in_capsules, out_capsules, in_dim // rows, out_dim // rows)
+        )
+        self.bias = nn.Parameter(torch.empty(out_capsules, out_dim)) if bias else None
+        if prior and "prior" not in self.algorithm.optional:
+            raise ValueError(f"prior=True does not go with routing={routing!r}; only 'agreement' starts from a prior")
+        self.learned = [*self.algorithm.required, *(["prior"] if prior else [])]
+        for name, start in self._starts(positions).items():
+            self.register_parameter(name, nn.Parameter(start))
+        self.positions = positions
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weights uniformly in ±1/√I, set the bias to 0.1 and learned routing tensors to their start."""
+        bound = self.in_capsules**-0.5
+        with torch.no_grad():
+            self.weight.uniform_(-bound, bound)
+            if self.bias is not None:
+                self.bias.fill_(0.1)
+            for name, start in self._starts(self.positions).items():
+                self.get_parameter(name).copy_(start)
+
+    def coupling_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the tensors that the algorithm moves by its own steps: the couplings of ``quadratic``."""
+        if self.algorithm.own_step:
+            yield from (self.get_parameter(name) for name in self.learned)
+
+    def extra_repr(self) -> str:
+        """Show sizes and routing."""
+        options = "".join(f", {key}={value!r}" for key, value in self.options.items())
+        bias = self.bias is not None
+        return (
+            f"{self.in_capsules}×{self.in_dim} -> {self.out_capsules}×{self.out_dim}, "
+            f"routing={self.algorithm.name!r}, bias={bias}, shared={self.weight.shape[0] == 1}{options}"
+        )
+
+    def _starts(self, positions: int | None) -> dict[str, Tensor]:
+        def draw(name: str) -> Tensor:
+            return self.algorithm.init(self.in_capsules, self.out_capsules, self.out_dim)[name]
+
+        # only couplings are per position: betas and priors are as shared as the weights.
+        return {
+            name: torch.stack([draw(name) for _ in range(positions)]) if positions and name == "couplings" else draw(name)
+            for name in self.learned
+        }
+
+    def _check_iterations(self) -> None:
+        if "num_iters" in self.options:
+            check_count("num_iters", self.options["num_iters"])
+        check_choice("relu", self.relu, ("none", "before", "after"))
+        if self.relu != "none" and self.algorithm.is_iterative:
+            raise ValueError(
+                f"relu={self.relu!r} does not go with routing={self.algorithm.name!r}, which squashes in every iteration"
+            )
+
+    def _check_squash(self, squash: str | None) -> str | None:
+        """Return the kind of squash, the algorithm's default spelled out; None for EM, which has none."""
+        if "squash" not in self.algorithm.options:
+            if squash not in (None, "none"):
+                raise ValueError(f"squash={squash!r} does not go with routing={self.algorithm.name!r}, which has none")
+            return None
+        kind = squash or str(self.algorithm.default("squash"))
+        check_choice("squash", kind, KINDS)
+        return kind
+
+    def _route(
+        self, poses: Tensor, activations: Tensor | None, *, trace: bool, need_couplings: bool, **overrides: Tensor
+    ) -> Routed:
+        """Route capsules [B, I, P]; ``overrides`` replace learned tensors (couplings repeated over positions)."""
+        options: dict[str, Any] = {name: self.get_parameter(name) for name in self.learned} | overrides
+        if self.algorithm.own_step:
+            options = {name: value.detach() for name, value in options.items()}
+        options |= self.options | {"trace": trace, "need_couplings": need_couplings, "bias": self.bias}
+        if self.algorithm.needs_activations:
+            options["activations"] = length(poses) if activations is None else activations
+        if self.squash is not None:
+            options["squash"] = "none" if self.relu == "before" else self.squash
+        result = R.vote_and_route(self.algorithm.name, poses, self.weight, rows=self.rows, impl=self.impl, **options)
+        if self.relu == "none":
+            return result
+        above = result.poses.relu()
+        if self.relu == "before":
+            above = apply_squash(above, kind=self.squash or "none")
+        return replace(result, poses=above, activations=length(above))
+
+
+def unpack(below: Tensor | Routed, activations: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return poses and activations, taking the latter from a ``Routed`` where they are not given."""
+    if isinstance(below, Routed):
+        return below.poses, below.activations if activations is None else activations
+    return below, activations
+
+
+def coupling_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Yield every parameter in ``module`` that a routing algorithm moves by its own steps."""
+    for layer in module.modules():
+        if isinstance(layer, RoutingLayer):
+            yield from layer.coupling_parameters()

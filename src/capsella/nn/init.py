@@ -1,0 +1,253 @@
+"""How networks start: the papers' own initialisations by name, and a data-dependent start that keeps lengths alive.
+
+| name | capsule weights | bias | betas | convolutions and dense layers |
+|---|---|---|---|---|
+| ``sabour``, ``yang2021`` | truncated normal 0.1 | 0.1 | 0 | truncated normal 0.1 (first convolution 0.05), biases 0.1 |
+| ``peer2022`` | normal 0.1 | 0.1 | normal 0.1 | Glorot uniform, biases 0 |
+| ``peer2022_sign`` | normal 0.5 | 0.5 | normal 0.5 | Glorot uniform, biases 0 |
+| ``mitterreiter2023``, ``gu2021`` | uniform ±1/√I | 0.1 | 0 | PyTorch's |
+| ``chen2019`` | uniform ±√(3/(J·P·D)) | 0 | 0 | uniform ±√(3/fan_in), biases 0 |
+
+Learned couplings and priors start as their algorithm says (``routing/*.py``, ``init``).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from capsella.errors import check_choice
+from capsella.nn.base import RoutingLayer
+from capsella.routing import Routed
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How each kind of parameter starts; ``first`` tells a network's first convolution."""
+
+    capsule_weight: Callable[[RoutingLayer], object]
+    capsule_bias: float
+    beta_std: float
+    dense: Callable[[nn.Conv2d | nn.Linear, bool], object]
+
+
+def _truncated(weight: Tensor, std: float) -> Tensor:
+    return nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+def _sabour_dense(module: nn.Conv2d | nn.Linear, first: bool) -> None:
+    _truncated(module.weight, 0.05 if first else 0.1)
+    if module.bias is not None:
+        nn.init.constant_(module.bias, 0.1)
+
+
+def _glorot_dense(module: nn.Conv2d | nn.Linear, first: bool) -> None:
+    nn.init.xavier_uniform_(module.weight)
+    if module.bias is not None:
+        nn.init.zeros_(module.bias)
+
+
+def _caffe_dense(module: nn.Conv2d | nn.Linear, first: bool) -> None:
+    bound = math.sqrt(3 / module.weight[0].numel())
+    nn.init.uniform_(module.weight, -bound, bound)
+    if module.bias is not None:
+        nn.init.zeros_(module.bias)
+
+
+def _torch_dense(module: nn.Conv2d | nn.Linear, first: bool) -> None:
+    module.reset_parameters()
+
+
+def _uniform_by_sources(layer: RoutingLayer) -> None:
+    # I even where one weight is shared: at ±1/√P the sum of thousands of equal votes diverges.
+    bound = layer.in_capsules**-0.5
+    nn.init.uniform_(layer.weight, -bound, bound)
+
+
+def _caffe_capsules(layer: RoutingLayer) -> None:
+    bound = math.sqrt(3 / layer.weight[0].numel())
+    nn.init.uniform_(layer.weight, -bound, bound)
+
+
+_SABOUR = Scheme(lambda layer: _truncated(layer.weight, 0.1), 0.1, 0.0, _sabour_dense)
+_SOURCES = Scheme(_uniform_by_sources, 0.1, 0.0, _torch_dense)
+SCHEMES = {
+    "sabour": _SABOUR,
+    "yang2021": _SABOUR,
+    "peer2022": Scheme(lambda layer: nn.init.normal_(layer.weight, std=0.1), 0.1, 0.1, _glorot_dense),
+    "peer2022_sign": Scheme(lambda layer: nn.init.normal_(layer.weight, std=0.5), 0.5, 0.5, _glorot_dense),
+    "mitterreiter2023": _SOURCES,
+    "gu2021": _SOURCES,
+    "chen2019": Scheme(_caffe_capsules, 0.0, 0.0, _caffe_dense),
+}
+
+
+def names() -> list[str]:
+    """List the named initialisations."""
+    return sorted(SCHEMES)
+
+
+@torch.no_grad()
+def initialise_(model: nn.Module, name: str) -> nn.Module:
+    """Start a network as one of the papers does; batch normalisation is left as it is.
+
+    Args:
+        model: any module; its capsule layers, convolutions and dense layers are changed in place.
+        name: one of ``init.names()``.
+
+    Example:
+        >>> from capsella.nn import CapsuleLinear
+        >>> layer = initialise_(CapsuleLinear(4, 2, 3, 2), "peer2022_sign")
+        >>> float(layer.bias[0, 0])
+        0.5
+    """
+    check_choice("init", name, SCHEMES)
+    scheme = SCHEMES[name]
+    first = True
+    for module in model.modules():
+        if isinstance(module, RoutingLayer):
+            module.reset_parameters()
+            scheme.capsule_weight(module)
+            if module.bias is not None:
+                module.bias.fill_(scheme.capsule_bias)
+            for beta in ("beta_a", "beta_u"):
+                if beta in module.learned and scheme.beta_std:
+                    nn.init.normal_(module.get_parameter(beta), std=scheme.beta_std)
+        elif isinstance(module, nn.Conv2d | nn.Linear):
+            scheme.dense(module, first and isinstance(module, nn.Conv2d))
+            first = first and not isinstance(module, nn.Conv2d)
+    return model
+
+
+@dataclass(frozen=True)
+class LayerScale:
+    """What ``length_preserving_`` did to one layer.
+
+    Attributes:
+        layer: its name in the model.
+        before: mean length of its capsules, with everything below already rescaled.
+        after: mean length now.
+        scale: what its weights were multiplied with; None where the layer was left alone.
+        note: why it was left alone, else empty.
+    """
+
+    layer: str
+    before: float
+    after: float
+    scale: float | None
+    note: str = ""
+
+
+@torch.no_grad()
+def length_preserving_(model: nn.Module, images: Tensor, length: float = 0.5) -> list[LayerScale]:
+    """Rescale each routing layer's weights, lowest first, until its capsules have mean length ``length`` on one batch.
+
+    Layers with activations of their own (EM) are left alone, which the report and the log say. The model runs in the mode
+    it is in: a net with batch normalisation that is about to be trained should be in training mode.
+
+    Args:
+        model: any module that takes ``images`` and contains capsule layers; changed in place.
+        images: one batch of real inputs.
+        length: the mean length to reach, within 1 %.
+
+    Returns:
+        One ``LayerScale`` per routing layer, lowest first.
+
+    Raises:
+        ValueError: a layer cannot reach the length; the model is then as it was.
+
+    Example:
+        >>> from capsella.nn import CapsuleLinear
+        >>> net = nn.Sequential(CapsuleLinear(8, 4, 6, 4), CapsuleLinear(6, 4, 3, 4))
+        >>> [round(layer.after, 1) for layer in length_preserving_(net, torch.randn(16, 8, 4))]
+        [0.5, 0.5]
+    """
+    if not length > 0:
+        raise ValueError(f"length={length!r} is no mean length of capsules; expected a number above 0")
+    # running statistics and the like: the batch is looked at, not learned from.
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    layers = _in_order(model, images)
+    weights = [layer.weight.clone() for _, layer in layers]
+    try:
+        return [_rescale(model, images, name, layer, length) for name, layer in layers]
+    except ValueError:
+        for (_, layer), weight in zip(layers, weights, strict=True):
+            layer.weight.copy_(weight)
+        raise
+    finally:
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
+
+
+def _in_order(model: nn.Module, images: Tensor) -> list[tuple[str, RoutingLayer]]:
+    """List the routing layers in the order in which they run."""
+    order: list[tuple[str, RoutingLayer]] = []
+    hooks = [
+        layer.register_forward_pre_hook(lambda layer, _, name=name: order.append((name, layer)))
+        for name, layer in ((name or type(layer).__name__, layer) for name, layer in model.named_modules())
+        if isinstance(layer, RoutingLayer)
+    ]
+    try:
+        model(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not order:
+        raise ValueError("model has no capsule layer that ran on images; expected CapsuleLinear or CapsuleConv2d")
+    return list(dict.fromkeys(order))
+
+
+def _rescale(model: nn.Module, images: Tensor, name: str, layer: RoutingLayer, length: float) -> LayerScale:
+    inputs: list[tuple[Tensor | Routed, Tensor | None]] = []
+    hook = layer.register_forward_pre_hook(
+        lambda _, args: inputs.append((args[0], args[1] if len(args) > 1 else None))
+    )
+    try:
+        model(images)
+    finally:
+        hook.remove()
+    below, activations = inputs[0]
+    weight = layer.weight.clone()
+
+    def mean_length(scale: float) -> float:
+        layer.weight.copy_(weight * scale)
+        return float(layer(below, activations, need_couplings=False).activations.double().mean())
+
+    before = mean_length(1.0)
+    if layer.algorithm.needs_activations:
+        note = f"{name}: routing={layer.algorithm.name!r} has activations of its own; its weights are left alone"
+        _log.warning(note)
+        return LayerScale(name, before, before, None, note)
+    scale = _search(mean_length, before, length, name)
+    return LayerScale(name, before, mean_length(scale), scale)
+
+
+def _search(mean_length: Callable[[float], float], before: float, length: float, name: str) -> float:
+    """Find the scale by doubling or halving until the length is passed, then by bisection."""
+    tolerance = 0.01 * length / 4  # well inside the promised 1 %
+    step = 2.0 if before < length else 0.5
+    near = far = 1.0
+    best = before
+    for _ in range(40):
+        far *= step
+        best = mean_length(far)
+        if (best - length) * (before - length) <= 0:
+            break
+        near = far
+    else:
+        why = "its inputs are zero or its routing saturates" if step > 1 else "its bias alone is longer"
+        raise ValueError(f"length={length} cannot be reached in layer {name!r}, which stays at {best:.4g}: {why}")
+    for _ in range(80):
+        middle = math.sqrt(near * far)
+        value = mean_length(middle)
+        if abs(value - length) <= tolerance:
+            return middle
+        near, far = (middle, far) if (value - length) * (before - length) > 0 else (near, middle)
+    raise ValueError(f"length={length} cannot be reached in layer {name!r}: its mean length jumps past it near {value:.4g}")

@@ -1,0 +1,245 @@
+"""Which implementation runs: refusals are data, the first that does not refuse is taken.
+
+``register`` enrols an algorithm with its reference; ``register_implementation`` adds faster ones. The choice is a pure
+function of the call (algorithm, operation, device, dtype, sizes, options). ``impl="auto"`` takes the implementation of
+lowest rank that does not refuse, and the reference refuses nothing; a named one that refuses raises ``UnsupportedCall`` with
+its reasons. An exception inside ``refuse`` is a bug and propagates.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from capsella.errors import UnsupportedCall, check_options, unknown_name
+from capsella.functional import make_votes
+from capsella.routing.base import (
+    ALGORITHMS,
+    IMPLEMENTATIONS,
+    Algorithm,
+    Call,
+    Implementation,
+    InitFn,
+    Routed,
+    RoutingFn,
+    get,
+    no_learned_tensors,
+)
+from capsella.shapes import Poses, Votes, dims
+
+REFERENCE_RANK = 1000
+
+# what impl="auto" means; read from the environment once, changed only by `prefer`.
+_default = [os.environ.get("CAPSELLA_IMPL", "auto")]
+
+
+@contextmanager
+def prefer(impl: str) -> Iterator[None]:
+    """Make ``impl`` the meaning of ``"auto"`` inside a ``with`` block; for tests and benchmarks.
+
+    Example:
+        >>> with prefer("reference"):
+        ...     pass
+    """
+    _default.append(impl)
+    try:
+        yield
+    finally:
+        _default.pop()
+
+
+def register(
+    name: str,
+    *,
+    paper: str,
+    init: InitFn = no_learned_tensors,
+    normalised: bool = False,
+    own_step: bool = False,
+) -> Callable[[RoutingFn], RoutingFn]:
+    """Enrol the decorated reference; the decorated name becomes the public function, which also takes ``impl``."""
+
+    def wrap(reference: RoutingFn) -> RoutingFn:
+        if name in ALGORITHMS:
+            raise ValueError(f"name={name!r} is registered already; choose another")
+        algorithm = Algorithm(name, reference, paper, init, normalised, own_step)
+        ALGORITHMS[name] = algorithm
+        register_implementation(
+            Implementation(name, "route", "reference", reference, refuse=lambda call: [], rank=REFERENCE_RANK)
+        )
+
+        @functools.wraps(reference)
+        def public(votes: Votes, *args: Any, impl: str = "auto", **options: Any) -> Routed:
+            if len(args) > len(algorithm.positional):
+                takes = ", ".join(("votes", *algorithm.positional))
+                raise TypeError(f"{name} takes {takes} by position, the rest by name; got {1 + len(args)} positions")
+            for key, value in zip(algorithm.positional, args, strict=False):
+                if key in options:
+                    raise TypeError(f"{name} got {key} twice, by position and by name")
+                options[key] = value
+            return _route(algorithm, impl, votes, options)
+
+        signature = inspect.signature(reference)
+        extra = inspect.Parameter("impl", inspect.Parameter.KEYWORD_ONLY, default="auto", annotation="str")
+        public.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*signature.parameters.values(), extra]
+        )
+        return public
+
+    return wrap
+
+
+def register_implementation(implementation: Implementation) -> None:
+    """Add a way to run a registered algorithm; names are unique within one algorithm and operation."""
+    get(implementation.algorithm)
+    if implementation.op not in ("route", "vote_and_route"):
+        raise ValueError(unknown_name("op", implementation.op, ("route", "vote_and_route")))
+    key = (implementation.algorithm, implementation.op, implementation.name)
+    if any(key == (other.algorithm, other.op, other.name) for other in IMPLEMENTATIONS):
+        raise ValueError(f"implementation {key} is registered already; choose another name")
+    IMPLEMENTATIONS.append(implementation)
+    IMPLEMENTATIONS.sort(key=lambda entry: entry.rank)
+
+
+def candidates(algorithm: str, op: str) -> list[Implementation]:
+    """List what could run an operation, best rank first; anything that routes votes can also make them first."""
+    return [e for e in IMPLEMENTATIONS if e.algorithm == algorithm and e.op in (op, "route")]
+
+
+def choose(call: Call, impl: str = "auto") -> Implementation:
+    """Pick the implementation for a call, or raise ``UnsupportedCall`` / ``ValueError``."""
+    wanted = _default[-1] if impl == "auto" else impl
+    entries = candidates(call.algorithm, call.op)
+    if wanted == "auto":
+        for entry in entries:
+            if not entry.refuse(call):
+                return entry
+        raise UnsupportedCall(explain_call(call))
+    named = [entry for entry in entries if entry.name == wanted]
+    if not named:
+        raise ValueError(unknown_name("impl", wanted, {"auto", *(entry.name for entry in entries)}))
+    for entry in named:
+        if not entry.refuse(call):
+            return entry
+    reasons = "; ".join(reason for entry in named for reason in entry.refuse(call))
+    raise UnsupportedCall(f"impl={wanted!r} cannot run {call.algorithm} here: {reasons}; impl='auto' would")
+
+
+def explain_call(call: Call) -> str:
+    """Print one line per implementation: taken, available or refused with its reasons."""
+    sizes = " ".join(f"{letter}={size}" for letter, size in call.sizes.items())
+    lines = [f"{call.algorithm} ({call.op}) on {call.device}, {str(call.dtype).removeprefix('torch.')}, {sizes}"]
+    taken = False
+    for entry in candidates(call.algorithm, call.op):
+        reasons = entry.refuse(call)
+        verdict = "refuses: " + "; ".join(reasons) if reasons else "can run" if taken else "runs"
+        taken = taken or not reasons
+        lines.append(f"  {entry.name:<12} {entry.op:<15} {verdict}")
+    return "\n".join(lines)
+
+
+def explain(name: str, poses: Tensor, weight: Tensor | None = None, *, rows: int = 1, **options: Any) -> str:
+    """Say which implementation would run, and why not the others.
+
+    Args:
+        name: registry name.
+        poses: [B, I, P] with a weight; without one, votes [B, I, J, D].
+        weight: [I, J, P, D] or [1, J, P, D].
+        rows: rows of a matrix pose.
+        **options: as for the algorithm.
+
+    Example:
+        >>> print(explain("uniform", torch.zeros(2, 3, 4, 5)))
+        uniform (route) on cpu, float32, B=2 I=3 J=4 D=5
+          reference    route           runs
+    """
+    algorithm = get(name)
+    check_options(name, options, algorithm.options)
+    if weight is None:
+        return explain_call(_route_call(algorithm, poses, options))
+    return explain_call(_vote_call(algorithm, poses, weight, rows, options))
+
+
+def vote_and_route(
+    name: str, poses: Poses, weight: Tensor, *, rows: int = 1, impl: str = "auto", **options: Any
+) -> Routed:
+    """Make votes and route them, in one pass where an implementation can.
+
+    Args:
+        name: registry name of the algorithm.
+        poses: lower poses [B, I, P].
+        weight: [I, J, P, D], or [1, J, P, D] shared by all lower capsules.
+        rows: rows of a matrix pose (``functional.make_votes``).
+        impl: ``"auto"`` or the name of an implementation.
+        **options: as for the algorithm; an unknown one is a ``TypeError``.
+
+    Example:
+        >>> result = vote_and_route("agreement", torch.randn(2, 6, 8), torch.randn(6, 3, 8, 16), num_iters=2)
+        >>> result.poses.shape, result.couplings.shape
+        (torch.Size([2, 3, 16]), torch.Size([2, 6, 3]))
+    """
+    algorithm = get(name)
+    check_options(name, options, algorithm.options)
+    call = _vote_call(algorithm, poses, weight, rows, options)
+    entry = choose(call, impl)
+    if entry.op == "route":
+        return _run(entry, call, make_votes(poses, weight, rows=rows), options=options)
+    return _run(entry, call, poses, weight, options={**options, "rows": rows})
+
+
+def _route(algorithm: Algorithm, impl: str, votes: Votes, options: dict[str, Any]) -> Routed:
+    check_options(algorithm.name, options, algorithm.options)
+    call = _route_call(algorithm, votes, options)
+    return _run(choose(call, impl), call, votes, options=options)
+
+
+def _run(entry: Implementation, call: Call, *tensors: Tensor, options: dict[str, Any]) -> Routed:
+    # autocast would take the sums in half precision; the votes may be half, the sums may not.
+    if torch.is_autocast_enabled(call.device):
+        with torch.autocast(call.device, enabled=False):
+            return entry.run(*tensors, **options)
+    return entry.run(*tensors, **options)
+
+
+def _route_call(algorithm: Algorithm, votes: Votes, options: dict[str, Any]) -> Call:
+    B, I, J, D = dims(votes, "B I J D", name="votes")
+    return _call(algorithm, "route", (votes,), {"B": B, "I": I, "J": J, "D": D}, options)
+
+
+def _vote_call(algorithm: Algorithm, poses: Poses, weight: Tensor, rows: int, options: dict[str, Any]) -> Call:
+    B, I, P = dims(poses, "B I P", name="poses")
+    sources, J, _, D = dims(weight, "I J P D", name="weight")
+    sizes = {"B": B, "I": I, "J": J, "D": rows * D, "P": P}
+    return _call(algorithm, "vote_and_route", (poses, weight), sizes, options, shared=sources == 1 != I, rows=rows)
+
+
+def _call(
+    algorithm: Algorithm,
+    op: str,
+    tensors: tuple[Tensor, ...],
+    sizes: dict[str, int],
+    options: dict[str, Any],
+    *,
+    shared: bool = False,
+    rows: int = 1,
+) -> Call:
+    recorded = [*tensors, *(value for value in options.values() if isinstance(value, Tensor))]
+    return Call(
+        algorithm=algorithm.name,
+        op=op,
+        device=tensors[0].device.type,
+        dtype=tensors[0].dtype,
+        sizes=sizes,
+        shared=shared,
+        rows=rows,
+        needs_grad=torch.is_grad_enabled() and any(t.requires_grad for t in recorded),
+        need_couplings=bool(options.get("need_couplings", True)),
+        trace=bool(options.get("trace", False)),
+        options=options,
+    )
