@@ -1,2 +1,68 @@
-"""capsella: capsule networks in PyTorch."""
+"""capsella: capsule networks in PyTorch.
+
+Importing it loads no torch: a name is resolved when it is first used.
+
+Example:
+    >>> import capsella
+    >>> model = capsella.create_model("capsnet_small")
+    >>> len(capsella.list_models()) > 15
+    True
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from capsella import functional, models, nn, routing, testing
+    from capsella.errors import UnsupportedCall
+    from capsella.models import CapsuleNet, Model, Prediction, create_model, list_models, register_model
+    from capsella.routing import Routed, vote_and_route
+
+_MODULES = ("functional", "models", "nn", "routing", "testing")
+_HOMES = {
+    "CapsuleNet": "models",
+    "Model": "models",
+    "Prediction": "models",
+    "create_model": "models",
+    "list_models": "models",
+    "register_model": "models",
+    "Routed": "routing",
+    "vote_and_route": "routing",
+    "UnsupportedCall": "errors",
+}
+
+__all__ = [
+    "CapsuleNet",
+    "Model",
+    "Prediction",
+    "Routed",
+    "UnsupportedCall",
+    "__version__",
+    "create_model",
+    "functional",
+    "list_models",
+    "models",
+    "nn",
+    "register_model",
+    "routing",
+    "testing",
+    "vote_and_route",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"capsella.{name}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"capsella.{_HOMES[name]}"), name)
+    from capsella.errors import unknown_name
+
+    raise AttributeError(f"capsella has no such name: {unknown_name('name', name, __all__)}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

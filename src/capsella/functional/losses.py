@@ -143,9 +143,7 @@ def reconstruction_loss(reconstruction: Tensor, images: Tensor, *, reduction: st
     """
     check_choice("reduction", reduction, ("sum", "mean"))
     if reconstruction.shape != images.shape:
-        raise ValueError(
-            f"reconstruction has shape {list(reconstruction.shape)}; expected {list(images.shape)} as images"
-        )
+        raise ValueError(f"reconstruction has shape {list(reconstruction.shape)}; expected {list(images.shape)} as images")
     error = (widen(reconstruction) - widen(images)).square()
     total = error.mean() if reduction == "mean" else error.flatten(1).sum(dim=1).mean()
     return total.to(reconstruction.dtype)

@@ -76,9 +76,7 @@ class RoutingLayer(nn.Module):
         self._check_iterations()
         self.squash = self._check_squash(squash)
 
-        self.weight = nn.Parameter(
-            torch.empty(1 if shared else in_capsules, out_capsules, in_dim // rows, out_dim // rows)
-        )
+        self.weight = nn.Parameter(torch.empty(1 if shared else in_capsules, out_capsules, in_dim // rows, out_dim // rows))
         self.bias = nn.Parameter(torch.empty(out_capsules, out_dim)) if bias else None
         if prior and "prior" not in self.algorithm.optional:
             raise ValueError(f"prior=True does not go with routing={routing!r}; only 'agreement' starts from a prior")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -75,7 +76,7 @@ class Decoder(nn.Module):
         self.capsules, self.dim, self.image_shape, self.mask = capsules, dim, image_shape, mask or "normal"
         sizes = [capsules * dim, *hidden, math.prod(image_shape)]
         layers: list[nn.Module] = []
-        for below, above in zip(sizes, sizes[1:], strict=False):
+        for below, above in itertools.pairwise(sizes):
             layers += [nn.Linear(below, above), nn.ReLU()]
         self.layers = nn.Sequential(*layers[:-1], nn.Sigmoid())
 

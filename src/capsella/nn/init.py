@@ -5,7 +5,7 @@
 | ``sabour``, ``yang2021`` | truncated normal 0.1 | 0.1 | 0 | truncated normal 0.1 (first convolution 0.05), biases 0.1 |
 | ``peer2022`` | normal 0.1 | 0.1 | normal 0.1 | Glorot uniform, biases 0 |
 | ``peer2022_sign`` | normal 0.5 | 0.5 | normal 0.5 | Glorot uniform, biases 0 |
-| ``mitterreiter2023``, ``gu2021`` | uniform ±1/√I | 0.1 | 0 | PyTorch's |
+| ``mitterreiter2023``, ``gu2021`` | uniform ±1/√I, for a mean of votes ±1/√P | 0.1 | 0 | PyTorch's |
 | ``chen2019`` | uniform ±√(3/(J·P·D)) | 0 | 0 | uniform ±√(3/fan_in), biases 0 |
 
 Learned couplings and priors start as their algorithm says (``routing/*.py``, ``init``).
@@ -66,8 +66,10 @@ def _torch_dense(module: nn.Conv2d | nn.Linear, first: bool) -> None:
 
 
 def _uniform_by_sources(layer: RoutingLayer) -> None:
-    # I even where one weight is shared: at ±1/√P the sum of thousands of equal votes diverges.
-    bound = layer.in_capsules**-0.5
+    # I even where one weight is shared: at ±1/√P the sum of thousands of votes diverges. A mean of votes does not grow
+    # with their number: at ±1/√I it would vanish.
+    takes_mean = layer.options.get("normalise") == "sources"
+    bound = (layer.in_dim if takes_mean else layer.in_capsules) ** -0.5
     nn.init.uniform_(layer.weight, -bound, bound)
 
 
@@ -206,9 +208,7 @@ def _in_order(model: nn.Module, images: Tensor) -> list[tuple[str, RoutingLayer]
 
 def _rescale(model: nn.Module, images: Tensor, name: str, layer: RoutingLayer, length: float) -> LayerScale:
     inputs: list[tuple[Tensor | Routed, Tensor | None]] = []
-    hook = layer.register_forward_pre_hook(
-        lambda _, args: inputs.append((args[0], args[1] if len(args) > 1 else None))
-    )
+    hook = layer.register_forward_pre_hook(lambda _, args: inputs.append((args[0], args[1] if len(args) > 1 else None)))
     try:
         model(images)
     finally:

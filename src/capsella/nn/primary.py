@@ -28,6 +28,7 @@ class PrimaryCapsules(nn.Module):
         squash: kind of squash.
         relu: apply a ReLU before the squash (chen2019's released nets).
         flat: return capsules in one row, else as a grid.
+        bias: of the convolution.
 
     Shapes:
         features [B, C, H, W] -> [B, H'·W'·N, P], ordered by row, column and type; [B, H', W', N, P] with ``flat=False``.
@@ -50,13 +51,14 @@ class PrimaryCapsules(nn.Module):
         squash: str = "sabour",
         relu: bool = False,
         flat: bool = True,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         check_count("types", types)
         check_count("dim", dim)
         check_choice("squash", squash, KINDS)
         self.types, self.dim, self.squash, self.relu, self.flat = types, dim, squash, relu, flat
-        self.conv = nn.Conv2d(in_channels, types * dim, kernel_size, stride, groups=groups)
+        self.conv = nn.Conv2d(in_channels, types * dim, kernel_size, stride, groups=groups, bias=bias)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the capsules of a batch of feature maps."""

@@ -166,9 +166,7 @@ def explain(name: str, poses: Tensor, weight: Tensor | None = None, *, rows: int
     return explain_call(_vote_call(algorithm, poses, weight, rows, options))
 
 
-def vote_and_route(
-    name: str, poses: Poses, weight: Tensor, *, rows: int = 1, impl: str = "auto", **options: Any
-) -> Routed:
+def vote_and_route(name: str, poses: Poses, weight: Tensor, *, rows: int = 1, impl: str = "auto", **options: Any) -> Routed:
     """Make votes and route them, in one pass where an implementation can.
 
     Args:

@@ -1,7 +1,9 @@
 """Signed couplings raised towards discriminative power (yang2021).
 
     v_j = squash(Σ_i b_ij û_ij + bias_j)
-    F_j = Σ_k δ_jk ‖v_jk‖² − λ‖b_j‖     with v_jk = Σ_i b_ij û_kij before the squash, δ_jk = +1 if sample k shows class j, else −1
+    F_j = Σ_k δ_jk ‖v_jk‖² − λ‖b_j‖
+
+with v_jk = Σ_i b_ij û_kij before the squash and δ_jk = +1 if sample k shows class j, else −1.
 
 b belongs to the layer, is the same for all samples, and climbs Σ_j F_j by its own steps while everything else descends the
 loss; at test time nothing is routed.

@@ -1,0 +1,149 @@
+"""Deep stacks of fully connected capsules: peer2022's and mitterreiter2023's."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from capsella import routing as R
+from capsella.errors import check_choice, check_count
+from capsella.models.base import CapsuleNet
+from capsella.models.capsnet import make_decoder, routing_options
+from capsella.models.registry import register_model
+from capsella.models.trunk import Size, Window, output_size
+from capsella.nn import CapsuleLinear, PrimaryCapsules, RoutingLayer
+
+
+def capsule_stack(
+    capsules: Sequence[int], dim: Sequence[int], *, routing: str, bias: bool, **options: Any
+) -> list[RoutingLayer]:
+    """Return one fully connected layer for each neighbouring pair of sizes."""
+    pairs = list(zip(capsules, dim, strict=True))
+    return [CapsuleLinear(*below, *above, routing=routing, bias=bias, **options) for below, above in itertools.pairwise(pairs)]
+
+
+@register_model("deep_capsnet", paper="peer2022", init="peer2022")
+def deep_capsnet(
+    image_size: Size,
+    in_channels: int,
+    num_classes: int,
+    *,
+    depth: int = 5,
+    routing: str = "agreement",
+    bias: bool = True,
+    num_iters: int | None = None,
+    width: int = 16,
+    hidden_dim: int | None = None,
+    squash: str = "sabour",
+    reconstruction: str = "normal",
+    em_as: str = "peer2022",
+) -> CapsuleNet:
+    """Build peer2022's deep net: the CapsNet trunk, depth − 2 hidden layers, class capsules of 16 values.
+
+    Args:
+        image_size: (height, width).
+        in_channels: of the images.
+        num_classes: J.
+        depth: capsule layers, counting primary and class capsules, as the paper's tables do.
+        routing: of every layer.
+        bias: of every layer.
+        num_iters: of a routing that iterates; its default, 3, if None.
+        width: capsules of a hidden layer.
+        hidden_dim: of a hidden capsule; 12, and 10 for EM, as in the authors' script.
+        squash: of every layer that has one.
+        reconstruction: the authors' code masks nothing: ``"normal"``.
+        em_as: EM as in their code, ``"peer2022"``, or as ``"defined"`` by its function.
+    """
+    check_count("depth", depth, least=2)
+    height, width_ = output_size(image_size, [Window(9), Window(9, 2)])
+    image_shape = (in_channels, *image_size)
+    hidden_dim = hidden_dim or (10 if routing == "em" else 12)
+    sizes = [height * width_ * 32, *[width] * (depth - 2), num_classes]
+    layer_dims = [8, *[hidden_dim] * (depth - 2), 16]
+    options = routing_options(routing, squash=squash, em_as=em_as, num_iters=num_iters)
+    return CapsuleNet(
+        image_shape,
+        num_classes,
+        trunk=nn.Sequential(nn.Conv2d(in_channels, 256, 9), nn.ReLU()),
+        primary=PrimaryCapsules(256, 32, 8, kernel_size=9, stride=2, squash=squash),
+        layers=capsule_stack(sizes, layer_dims, routing=routing, bias=bias, **options),
+        decoder=make_decoder(reconstruction, num_classes, 16, image_shape),
+    )
+
+
+@register_model("parse_capsnet", paper="mitterreiter2023", init="mitterreiter2023")
+def parse_capsnet(
+    image_size: Size,
+    in_channels: int,
+    num_classes: int,
+    *,
+    capsules: Sequence[int] | None = None,
+    dim: int | Sequence[int] = 8,
+    routing: str = "agreement",
+    bias: bool = False,
+    prior: bool | None = None,
+    num_iters: int | None = None,
+    squash: str = "exp",
+    reconstruction: str = "conditional",
+    backbone: str = "affnist",
+) -> CapsuleNet:
+    """Build mitterreiter2023's net: a backbone whose last, depthwise convolution covers the map, then capsule layers.
+
+    Args:
+        image_size: (height, width); the paper's is 40.
+        in_channels: of the images.
+        num_classes: J.
+        capsules: of each layer, primary first; (16, 16, 16, 16, num_classes) if None.
+        dim: of every capsule, or one for each layer.
+        routing: of every layer.
+        bias: of every layer.
+        prior: learn the logits that agreement starts from; None: where the routing has them.
+        num_iters: of a routing that iterates; its default, 3, if None.
+        squash: of every layer that has one.
+        reconstruction: ``"conditional"``, ``"normal"`` or ``"none"``.
+        backbone: ``"affnist"`` or ``"cifar10"``.
+    """
+    sizes = [16, 16, 16, 16, num_classes] if capsules is None else list(capsules)
+    layer_dims = [dim] * len(sizes) if isinstance(dim, int) else list(dim)
+    for name, values in (("capsules", sizes), ("dim", layer_dims)):
+        for value in values:
+            check_count(name, value)
+    if len(sizes) < 2 or sizes[-1] != num_classes:
+        raise ValueError(f"capsules={tuple(sizes)} is no stack that ends in num_classes={num_classes}; expected (n, …, J)")
+    if len(layer_dims) != len(sizes):
+        raise ValueError(f"dim={tuple(layer_dims)} has {len(layer_dims)} values; expected one for each of {len(sizes)} layers")
+    check_choice("backbone", backbone, ("affnist", "cifar10"))
+    make = _affnist_backbone if backbone == "affnist" else _cifar10_backbone
+    trunk, channels, left = make(in_channels, sizes[0] * layer_dims[0], image_size)
+    image_shape = (in_channels, *image_size)
+    options = routing_options(routing, squash=squash, num_iters=num_iters)
+    if prior or (prior is None and "prior" in R.get(routing).optional):
+        options["prior"] = True
+    return CapsuleNet(
+        image_shape,
+        num_classes,
+        trunk=trunk,
+        primary=PrimaryCapsules(channels, sizes[0], layer_dims[0], kernel_size=left, groups=channels, squash=squash),
+        layers=capsule_stack(sizes, layer_dims, routing=routing, bias=bias, **options),
+        decoder=make_decoder(reconstruction, num_classes, layer_dims[-1], image_shape),
+    )
+
+
+def _affnist_backbone(in_channels: int, channels: int, image_size: Size) -> tuple[nn.Module, int, Size]:
+    """Return the convolutions before the depthwise one, their channels and the map that they leave."""
+    layers: list[nn.Module] = []
+    plan = [(in_channels, 32, Window(5)), (32, 64, Window(3)), (64, 128, Window(3)), (128, channels, Window(3, 2))]
+    for below, above, window in plan:
+        layers += [nn.Conv2d(below, above, window.kernel, window.stride), nn.ReLU(), nn.BatchNorm2d(above)]
+    return nn.Sequential(*layers), channels, output_size(image_size, [w for *_, w in plan])
+
+
+def _cifar10_backbone(in_channels: int, channels: int, image_size: Size) -> tuple[nn.Module, int, Size]:
+    layers: list[nn.Module] = []
+    plan = [(in_channels, 128, Window(3, 2)), (128, channels, Window(3, 2))]
+    for below, above, window in plan:
+        layers += [nn.Conv2d(below, above, window.kernel, window.stride), nn.BatchNorm2d(above), nn.ReLU()]
+    return nn.Sequential(*layers), channels, output_size(image_size, [w for *_, w in plan])
