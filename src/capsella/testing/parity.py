@@ -40,8 +40,8 @@ def assert_parity(
         >>> assert_parity(truth.float(), truth, truth.float())
     """
     if candidate.shape != truth.shape or candidate.dtype != yardstick.dtype:
-        got, wanted = (tuple(candidate.shape), candidate.dtype), (tuple(truth.shape), yardstick.dtype)
-        raise ParityError(f"{name}: shape and dtype are {got}; expected {wanted}")
+        found = f"{list(candidate.shape)}, {candidate.dtype}"
+        raise ParityError(f"{name}: shape and dtype are {found}; expected {list(truth.shape)}, {yardstick.dtype}")
     if truth.dtype != torch.float64:
         raise TypeError(f"truth has dtype {truth.dtype}; expected torch.float64")
     wide = candidate.detach().double().cpu()
