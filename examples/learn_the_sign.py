@@ -67,7 +67,9 @@ def main() -> None:
             for name, bias in (("without bias", False), ("with bias", True))
         }
     images, labels = sign_data()
-    table = Table("network", "accuracy", *(f"x = {x:g}" for x in PROBES), title="Is x positive? Length of the capsule “yes”")
+    table = Table(
+        "network", "accuracy", *(f"{x:g}" for x in PROBES), title="Is x positive? Length of the capsule “yes” for x ="
+    )
     gaps = {}
     for name, net in nets.items():
         with torch.no_grad():

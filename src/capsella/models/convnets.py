@@ -246,6 +246,8 @@ def convnet_r(image_size: Size, in_channels: int, num_classes: int, *, reconstru
 def convnet_cr(image_size: Size, in_channels: int, num_classes: int, *, reconstruction: str = "conditional") -> GroupedConvNet:
     """Build ConvNet-CR: FC160 in groups of 16, a class's probability is the sigmoid of its group's sum, masked decoder.
 
+    The logits are ``prediction.capsules.sum(-1)``: a loss on them cannot be starved by a saturated sigmoid.
+
     Args:
         image_size: (height, width).
         in_channels: of the images.

@@ -8,6 +8,8 @@ every layer has peer2022's vote bias.
 
 from __future__ import annotations
 
+import math
+
 from torch import nn
 
 from capsella.models.base import CapsuleNet
@@ -17,7 +19,7 @@ from capsella.models.trunk import Size, Window, output_size
 from capsella.nn import CapsuleConv2d, MatrixPrimaryCapsules
 
 
-@register_model("em_capsnet", paper="Hinton, Sabour & Frosst 2018", init="gu2021")
+@register_model("em_capsnet", paper="Hinton, Sabour & Frosst 2018", init="hinton2018")
 def em_capsnet(
     image_size: Size,
     in_channels: int,
@@ -27,7 +29,7 @@ def em_capsnet(
     types: tuple[int, int, int] = (8, 16, 16),
     bias: bool = True,
     num_iters: int = 3,
-    inverse_temperature: float = 1e-3,
+    inverse_temperature: float = 0.05,
     reconstruction: str = "none",
 ) -> CapsuleNet:
     """Build a matrix-capsule net with 4×4 poses.
@@ -38,18 +40,20 @@ def em_capsnet(
         num_classes: J.
         channels: of the first convolution.
         types: capsule types of the primary and the two convolutional layers.
-        bias: of the votes, in every layer.
+        bias: of the votes, in every layer; in the last one only with a decoder: EM's activations do not see a bias that
+            all votes for a capsule share, its poses do.
         num_iters: EM iterations.
-        inverse_temperature: λ.
+        inverse_temperature: λ·I/J of every layer: the cost grows with the number of votes, I/J for each upper capsule, and
+            would saturate the activations of large layers.
         reconstruction: ``"conditional"``, ``"normal"`` or ``"none"``.
     """
     windows = [Window(5, 2), Window(3, 2), Window(3)]
     grid = output_size(image_size, windows)
     image_shape = (in_channels, *image_size)
-    plan: list[tuple[int, int, int | Size, int]] = [
-        (types[0], types[1], 3, 2),
-        (types[1], types[2], 3, 1),
-        (types[2], num_classes, grid, 1),
+    plan = [
+        (types[0], types[1], (3, 3), 2, bias),
+        (types[1], types[2], (3, 3), 1, bias),
+        (types[2], num_classes, grid, 1, bias and reconstruction != "none"),
     ]
     layers = [
         CapsuleConv2d(
@@ -60,12 +64,12 @@ def em_capsnet(
             kernel_size=kernel,
             stride=stride,
             routing="em",
-            bias=bias,
+            bias=has_bias,
             rows=4,
             num_iters=num_iters,
-            inverse_temperature=inverse_temperature,
+            inverse_temperature=inverse_temperature * above / (below * math.prod(kernel)),
         )
-        for below, above, kernel, stride in plan
+        for below, above, kernel, stride, has_bias in plan
     ]
     return CapsuleNet(
         image_shape,

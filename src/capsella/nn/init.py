@@ -6,6 +6,7 @@
 | ``peer2022`` | normal 0.1 | 0.1 | normal 0.1 | Glorot uniform, biases 0 |
 | ``peer2022_sign`` | normal 0.5 | 0.5 | normal 0.5 | Glorot uniform, biases 0 |
 | ``mitterreiter2023``, ``gu2021`` | uniform ±1/√I, for a mean of votes ±1/√P | 0.1 | 0 | PyTorch's |
+| ``hinton2018`` | normal 1 | 0 | 0 | PyTorch's |
 | ``chen2019`` | uniform ±√(3/(J·P·D)) | 0 | 0 | uniform ±√(3/fan_in), biases 0 |
 
 Learned couplings and priors start as their algorithm says (``routing/*.py``, ``init``).
@@ -87,6 +88,8 @@ SCHEMES = {
     "peer2022_sign": Scheme(lambda layer: nn.init.normal_(layer.weight, std=0.5), 0.5, 0.5, _glorot_dense),
     "mitterreiter2023": _SOURCES,
     "gu2021": _SOURCES,
+    # votes of about unit variance make EM's cost about zero, so that activations start undecided.
+    "hinton2018": Scheme(lambda layer: nn.init.normal_(layer.weight, std=1.0), 0.0, 0.0, _torch_dense),
     "chen2019": Scheme(_caffe_capsules, 0.0, 0.0, _caffe_dense),
 }
 
