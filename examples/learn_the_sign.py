@@ -67,9 +67,8 @@ def main() -> None:
             for name, bias in (("without bias", False), ("with bias", True))
         }
     images, labels = sign_data()
-    table = Table(
-        "network", "accuracy", *(f"{x:g}" for x in PROBES), title="Is x positive? Length of the capsule “yes” for x ="
-    )
+    title = "Is x positive? Length of the capsule “yes” for x ="
+    table = Table("network", "accuracy", *(f"{x:g}" for x in PROBES), title=title)
     gaps = {}
     for name, net in nets.items():
         with torch.no_grad():

@@ -16,6 +16,14 @@ Poses: TypeAlias = Tensor  # [B, I, P] below, [B, J, D] above
 Activations: TypeAlias = Tensor  # [B, I] below, [B, J] above
 
 
+def check_floating(tensor: Tensor, *, name: str) -> None:
+    """Raise ``TypeError`` unless ``tensor`` is a floating-point tensor."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} has type {type(tensor).__name__}; expected a tensor")
+    if not tensor.is_floating_point():
+        raise TypeError(f"{name} has dtype {tensor.dtype}; expected a floating-point tensor")
+
+
 def dims(tensor: Tensor, axes: str, *, name: str, **sizes: int) -> tuple[int, ...]:
     """Unpack the shape of a floating-point tensor, checking its rank and the axes whose size is given.
 
@@ -35,10 +43,7 @@ def dims(tensor: Tensor, axes: str, *, name: str, **sizes: int) -> tuple[int, ..
         ...
         ValueError: bias has shape [2, 3]; expected [J=2, D=4]
     """
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} has type {type(tensor).__name__}; expected a tensor")
-    if not tensor.is_floating_point():
-        raise TypeError(f"{name} has dtype {tensor.dtype}; expected a floating-point tensor")
+    check_floating(tensor, name=name)
     letters = axes.split()
     wrong_rank = tensor.ndim != len(letters)
     if wrong_rank or any(tensor.shape[k] != sizes[a] for k, a in enumerate(letters) if a in sizes):

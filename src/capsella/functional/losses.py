@@ -17,7 +17,7 @@ from torch.nn.functional import one_hot
 
 from capsella.errors import check_choice
 from capsella.functional.precision import widen
-from capsella.shapes import dims
+from capsella.shapes import check_floating, dims
 
 
 def _check_classes(targets: Tensor, num_classes: int) -> None:
@@ -142,6 +142,8 @@ def reconstruction_loss(reconstruction: Tensor, images: Tensor, *, reduction: st
         (tensor(1.), tensor(0.2500))
     """
     check_choice("reduction", reduction, ("sum", "mean"))
+    check_floating(reconstruction, name="reconstruction")
+    check_floating(images, name="images")
     if reconstruction.shape != images.shape:
         raise ValueError(f"reconstruction has shape {list(reconstruction.shape)}; expected {list(images.shape)} as images")
     error = (widen(reconstruction) - widen(images)).square()

@@ -10,6 +10,21 @@ from capsella.errors import check_count
 from capsella.shapes import dims
 
 
+def as_pair(name: str, value: int | tuple[int, int]) -> tuple[int, int]:
+    """Return (rows, columns) from one side or both, each a count.
+
+    Example:
+        >>> as_pair("kernel_size", 3)
+        (3, 3)
+    """
+    pair = value if isinstance(value, tuple | list) else (value, value)
+    if len(pair) != 2:
+        raise ValueError(f"{name}={value!r} has {len(pair)} values; expected an int or (rows, columns)")
+    for side in pair:
+        check_count(name, side)
+    return pair[0], pair[1]
+
+
 def conv_size(size: int, kernel: int, stride: int = 1, padding: int = 0) -> int:
     """Return the output side of a convolution; less than 1 means that the kernel does not fit.
 
@@ -38,9 +53,8 @@ def gather_patches(grid: Tensor, *, kernel_size: int | tuple[int, int], stride: 
         torch.Size([2, 2, 2, 288, 8])
     """
     _, H, W, _, _ = dims(grid, "B H W N P", name="grid")
-    rows, columns = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
-    for name, value, least in (("kernel_size", rows, 1), ("kernel_size", columns, 1), ("stride", stride, 1)):
-        check_count(name, value, least=least)
+    rows, columns = as_pair("kernel_size", kernel_size)
+    check_count("stride", stride)
     check_count("padding", padding, least=0)
     if min(conv_size(H, rows, stride, padding), conv_size(W, columns, stride, padding)) < 1:
         raise ValueError(f"grid has {H}×{W} positions; expected at least kernel_size={rows}×{columns} less the padding")

@@ -8,6 +8,11 @@ from torch import Tensor
 _HALF = (torch.bfloat16, torch.float16)
 
 
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype that sums over tensors of ``dtype`` are taken in."""
+    return torch.float32 if dtype in _HALF else dtype
+
+
 def widen(tensor: Tensor) -> Tensor:
     """Return ``tensor`` in the dtype its sums are taken in: float32 for half precision, else unchanged."""
-    return tensor.float() if tensor.dtype in _HALF else tensor
+    return tensor.to(wide_dtype(tensor.dtype))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from capsella.errors import check_choice
 from capsella.functional.precision import widen
+from capsella.shapes import check_floating
 
 KINDS = ("sabour", "exp", "none")
 
@@ -26,6 +27,7 @@ def length(x: Tensor, *, dim: int = -1) -> Tensor:
         >>> length(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
         tensor([5., 0.])
     """
+    check_floating(x, name="x")
     n: Tensor = torch.linalg.vector_norm(widen(x), dim=dim)
     return n.to(x.dtype)
 
@@ -38,6 +40,7 @@ def direction(x: Tensor, *, dim: int = -1) -> Tensor:
         tensor([[0.6000, 0.8000],
                 [0.0000, 0.0000]])
     """
+    check_floating(x, name="x")
     wide = widen(x)
     n: Tensor = torch.linalg.vector_norm(wide, dim=dim, keepdim=True)
     return (wide / torch.where(n > 0, n, 1)).to(x.dtype)
@@ -59,8 +62,7 @@ def squash(x: Tensor, *, kind: str = "sabour", dim: int = -1) -> Tensor:
         tensor([0.5769, 0.7692])
     """
     check_choice("kind", kind, KINDS)
-    if not x.is_floating_point():
-        raise TypeError(f"x has dtype {x.dtype}; expected a floating-point tensor")
+    check_floating(x, name="x")
     if kind == "none":
         return x
     wide = widen(x)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from capsella.errors import check_choice, check_count, check_options
+from capsella.functional.patches import as_pair
 from capsella.models.base import Model
-from capsella.models.trunk import as_size
 from capsella.nn import init as initialisation
 
 _SIZES = ("image_size", "in_channels", "num_classes")
@@ -92,7 +92,7 @@ def list_models() -> list[str]:
 def create_model(
     name: str,
     *,
-    image_size: int | Sequence[int] | None = None,
+    image_size: int | tuple[int, int] | None = None,
     in_channels: int | None = None,
     num_classes: int | None = None,
     init: str | None = None,
@@ -121,7 +121,7 @@ def create_model(
     sizes |= {key: value for key, value in given.items() if value is not None}
     check_count("in_channels", sizes["in_channels"])
     check_count("num_classes", sizes["num_classes"])
-    sizes["image_size"] = as_size(sizes["image_size"])
+    sizes["image_size"] = as_pair("image_size", sizes["image_size"])
     resolved = found.options | options
     model = found.build(**sizes, **resolved)
     scheme = init or found.init

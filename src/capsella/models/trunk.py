@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from capsella.errors import check_choice, check_count
+from capsella.errors import check_choice
 from capsella.functional import conv_size
 
 Size = tuple[int, int]
@@ -21,16 +21,6 @@ class Window:
 
     kernel: int
     stride: int = 1
-
-
-def as_size(image_size: int | Sequence[int]) -> Size:
-    """Return (height, width) from one side or both."""
-    sides = (image_size, image_size) if isinstance(image_size, int) else image_size
-    if not isinstance(sides, Sequence) or len(sides) != 2:
-        raise TypeError(f"image_size={image_size!r} is no size of an image; expected an int or (height, width)")
-    for side in sides:
-        check_count("image_size", side)
-    return sides[0], sides[1]
 
 
 def output_size(size: Size, windows: Sequence[Window]) -> Size:

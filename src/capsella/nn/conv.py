@@ -9,6 +9,7 @@ from torch import Tensor
 
 from capsella.errors import check_count
 from capsella.functional import conv_size, gather_patches
+from capsella.functional.patches import as_pair
 from capsella.nn.base import RoutingLayer, unpack
 from capsella.routing import Routed
 from capsella.shapes import dims
@@ -69,7 +70,7 @@ class CapsuleConv2d(RoutingLayer):
         impl: str = "auto",
         **options: Any,
     ) -> None:
-        kernel = _pair("kernel_size", kernel_size)
+        kernel = as_pair("kernel_size", kernel_size)
         check_count("in_types", in_types)
         check_count("stride", stride)
         check_count("padding", padding, least=0)
@@ -136,13 +137,6 @@ class CapsuleConv2d(RoutingLayer):
         return {"couplings": repeat(self.get_parameter("couplings"), "l i j -> (b l) i j", b=B)}
 
 
-def _pair(name: str, value: int | tuple[int, int]) -> tuple[int, int]:
-    pair = (value, value) if isinstance(value, int) else value
-    for side in pair:
-        check_count(name, side)
-    return pair
-
-
 def _positions(
     routing: str, kernel: tuple[int, int], stride: int, padding: int, grid_size: int | tuple[int, int] | None
 ) -> int | None:
@@ -150,7 +144,7 @@ def _positions(
         return None
     if grid_size is None:
         raise ValueError(f"grid_size=None does not go with routing={routing!r}: couplings are learned per position")
-    grid = _pair("grid_size", grid_size)
+    grid = as_pair("grid_size", grid_size)
     height, width = (conv_size(grid[k], kernel[k], stride, padding) for k in (0, 1))
     if min(height, width) < 1:
         raise ValueError(f"grid_size={grid_size!r} is too small; expected at least kernel_size={kernel} less the padding")

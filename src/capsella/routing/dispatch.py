@@ -20,6 +20,8 @@ from torch import Tensor
 
 from capsella.errors import UnsupportedCall, check_options, unknown_name
 from capsella.functional import make_votes
+from capsella.functional.precision import wide_dtype
+from capsella.functional.votes import check_votes
 from capsella.routing.base import (
     ALGORITHMS,
     IMPLEMENTATIONS,
@@ -211,8 +213,7 @@ def _route_call(algorithm: Algorithm, votes: Votes, options: dict[str, Any]) -> 
 
 
 def _vote_call(algorithm: Algorithm, poses: Poses, weight: Tensor, rows: int, options: dict[str, Any]) -> Call:
-    B, I, P = dims(poses, "B I P", name="poses")
-    sources, J, _, D = dims(weight, "I J P D", name="weight")
+    (B, I, P), (sources, J, _, D) = check_votes(poses, weight, rows)
     sizes = {"B": B, "I": I, "J": J, "D": rows * D, "P": P}
     return _call(algorithm, "vote_and_route", (poses, weight), sizes, options, shared=sources == 1 != I, rows=rows)
 
@@ -227,6 +228,10 @@ def _call(
     shared: bool = False,
     rows: int = 1,
 ) -> Call:
+    wide = wide_dtype(tensors[0].dtype)
+    for key, value in options.items():
+        if isinstance(value, Tensor) and value.is_floating_point() and torch.promote_types(wide, value.dtype) != wide:
+            raise TypeError(f"{key} has dtype {value.dtype}; expected {wide} or narrower, as the votes")
     recorded = [*tensors, *(value for value in options.values() if isinstance(value, Tensor))]
     return Call(
         algorithm=algorithm.name,
