@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 from capsella import __version__
 from capsella.cli.info import info
 
-app = typer.Typer(
-    name="capsella",
-    help="Capsule networks in PyTorch: routing algorithms, layers and every model of five papers.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(name="capsella", pretty_exceptions_enable=False)
 
 
 def _version(value: bool) -> None:
@@ -31,6 +28,21 @@ def options(
 app.command()(info)
 
 
-def main() -> None:
-    """Run the program: exit code 0 on success, 2 for a user's mistake (one line on stderr), 1 for a failure."""
-    app(prog_name="capsella")
+def main(arguments: list[str] | None = None) -> None:
+    """Run the program: exit code 0 on success, 2 for a user's mistake (one line on stderr), 1 for a failure.
+
+    Args:
+        arguments: what follows the program's name; the process's own if None.
+    """
+    try:
+        code = app(
+            args=(sys.argv[1:] if arguments is None else arguments) or ["--help"], prog_name="capsella", standalone_mode=False
+        )
+    except Exception as error:
+        # the parser's own errors have no public base class across typer's releases; they know how to say themselves.
+        if not hasattr(error, "format_message"):
+            raise
+        message = " ".join(str(error.format_message()).split())
+        typer.echo(f"capsella: {message} (capsella --help lists what there is)", err=True)
+        sys.exit(2)
+    sys.exit(code if isinstance(code, int) else 0)

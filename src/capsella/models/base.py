@@ -38,15 +38,19 @@ class Model(nn.Module):
     Args:
         image_shape: (C, H, W) that the model takes.
         num_classes: J.
-        decoder: draws images from class capsules, or None.
 
     Attributes:
-        config: name and resolved options, set by ``create_model``.
+        decoder: draws images from class capsules, or None; subclasses set it last, so that parameters come in the order in
+            which an image meets them.
+        config: name, sizes and options, set by ``create_model``; an option that is None was left to the builder.
     """
 
-    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, decoder: Decoder | None = None) -> None:
+    decoder: Decoder | None
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
         super().__init__()
-        self.image_shape, self.num_classes, self.decoder = image_shape, num_classes, decoder
+        self.image_shape, self.num_classes = image_shape, num_classes
+        self.decoder = None
         self.config: dict[str, Any] = {}
 
     def forward(self, images: Tensor, targets: Tensor | None = None) -> Prediction:
@@ -124,8 +128,9 @@ class CapsuleNet(Model):
         layers: list[RoutingLayer],
         decoder: Decoder | None = None,
     ) -> None:
-        super().__init__(image_shape, num_classes, decoder)
+        super().__init__(image_shape, num_classes)
         self.trunk, self.primary, self.layers = trunk, primary, nn.ModuleList(layers)
+        self.decoder = decoder
 
     def classify(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return activations and poses of the class capsules."""

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from capsella import routing as R
-from capsella.errors import check_choice, check_count
+from capsella.errors import check_choice
 from capsella.models.base import CapsuleNet
 from capsella.models.registry import register_model, register_preset
 from capsella.models.trunk import Size, Window, activation, output_size, same_padding
@@ -100,9 +100,6 @@ def capsnet(
         decoder_hidden: hidden sizes of the decoder.
         norm: the penalty that quadratic routing's steps use; kept in ``model.config`` for the training.
     """
-    sizes = {"kernel_size": kernel_size, "stride": stride, "trunk_stride": trunk_stride, "channels": channels}
-    for name, value in sizes.items():
-        check_count(name, value)
     if norm is not None:
         check_choice("norm", norm, NORMS)
         if routing != "quadratic":

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from einops import rearrange
 from torch import Tensor, nn
 
-from capsella.errors import check_choice, check_count
+from capsella.errors import check_choice
 from capsella.functional import length
 from capsella.functional import squash as apply_squash
 from capsella.models.base import Model
@@ -87,7 +87,6 @@ def convnet_fc(
         kernel_size: of all convolutions.
         hidden: sizes of the hidden dense layers.
     """
-    check_count("kernel_size", kernel_size)
     plan = [(channels, Window(kernel_size)) for channels in (256, 256, 128)]
     return _flat_convnet(image_size, in_channels, num_classes, plan, hidden)
 
@@ -133,7 +132,6 @@ def convnet_avg(image_size: Size, in_channels: int, num_classes: int, *, kernel_
         num_classes: of the logits.
         kernel_size: of both convolutions.
     """
-    check_count("kernel_size", kernel_size)
     plan = [(256, Window(kernel_size)), (256, Window(kernel_size, 2))]
     output_size(image_size, [window for _, window in plan])
     layers = [*_convolutions(in_channels, plan), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, num_classes)]
@@ -178,13 +176,14 @@ class GroupedConvNet(Model):
         readout: str,
         decoder: Decoder | None,
     ) -> None:
-        super().__init__(image_shape, num_classes, decoder)
+        super().__init__(image_shape, num_classes)
         check_choice("readout", readout, ("dense", "sum", "length"))
         self.readout, self.dim = readout, dim
         self.trunk = nn.Sequential(nn.Conv2d(image_shape[0], 256, 9), nn.ReLU())
         self.primary = primary
         self.dense = nn.Linear(features, num_classes * dim)
         self.output = nn.Linear(num_classes * dim, num_classes) if readout == "dense" else None
+        self.decoder = decoder
 
     def classify(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return scores and the 160 values: as one vector for ConvNet-R, as one per class otherwise."""

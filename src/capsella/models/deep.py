@@ -60,7 +60,8 @@ def deep_capsnet(
     check_count("depth", depth, least=2)
     height, width_ = output_size(image_size, [Window(9), Window(9, 2)])
     image_shape = (in_channels, *image_size)
-    hidden_dim = hidden_dim or (10 if routing == "em" else 12)
+    hidden_dim = (10 if routing == "em" else 12) if hidden_dim is None else hidden_dim
+    check_count("hidden_dim", hidden_dim)
     sizes = [height * width_ * 32, *[width] * (depth - 2), num_classes]
     layer_dims = [8, *[hidden_dim] * (depth - 2), 16]
     options = routing_options(routing, squash=squash, em_as=em_as, num_iters=num_iters)

@@ -47,6 +47,8 @@ def em_capsnet(
             would saturate the activations of large layers.
         reconstruction: ``"conditional"``, ``"normal"`` or ``"none"``.
     """
+    if len(types) != 3:
+        raise ValueError(f"types={types!r} has {len(types)} values; expected 3, of the primary and two convolutional layers")
     windows = [Window(5, 2), Window(3, 2), Window(3)]
     grid = output_size(image_size, windows)
     image_shape = (in_channels, *image_size)

@@ -85,6 +85,7 @@ def gcapsnet_multi(
         relu: where the released code puts its ReLU.
     """
     windows = [Window(7), Window(7, 2), Window(4), Window(3, 2)]
+    output_size(image_size, windows)
     grids = [output_size(image_size, windows[:k]) for k in (2, 3, 4)]
     image_shape = (in_channels, *image_size)
     first = CapsuleConv2d(

@@ -41,6 +41,12 @@ class Entry:
         parameters = inspect.signature(self.build).parameters.values()
         return {p.name: p.default for p in parameters if p.name not in _SIZES} | self.presets
 
+    @property
+    def counts(self) -> list[str]:
+        """Options that are plain counts, by their annotation; builders rely on their being at least 1."""
+        parameters = inspect.signature(self.build).parameters.values()
+        return [p.name for p in parameters if p.annotation == "int" and p.name not in _SIZES]
+
 
 _MODELS: dict[str, Entry] = {}
 
@@ -122,6 +128,9 @@ def create_model(
     check_count("in_channels", sizes["in_channels"])
     check_count("num_classes", sizes["num_classes"])
     sizes["image_size"] = as_pair("image_size", sizes["image_size"])
+    for key in found.counts:
+        if key in options:
+            check_count(key, options[key])
     resolved = found.options | options
     model = found.build(**sizes, **resolved)
     scheme = init or found.init

@@ -47,7 +47,7 @@ def output_size(size: Size, windows: Sequence[Window]) -> Size:
 
 def activation(name: str) -> nn.Module:
     """Return ``"relu"`` or ``"leaky_relu"`` (slope 0.2, TensorFlow's default)."""
-    check_choice("activation", name, ACTIVATIONS)
+    check_choice("activation_fn", name, ACTIVATIONS)
     return nn.LeakyReLU(0.2) if name == "leaky_relu" else ACTIVATIONS[name]()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from capsella.errors import check_choice, check_count, check_options
 from capsella.functional import length
 from capsella.functional import squash as apply_squash
 from capsella.functional.squash import KINDS
-from capsella.routing import Routed
+from capsella.routing import Algorithm, Routed
 
 # what the layer itself decides; everything else an algorithm takes may be given to the constructor.
 _FROM_LAYER = ("activations", "bias", "squash", "trace", "need_couplings")
@@ -36,7 +37,7 @@ class RoutingLayer(nn.Module):
         squash: kind of squash; the algorithm's own if None.
         relu: ``"none"``, ``"before"`` or ``"after"`` the squash (chen2019); only for routing without iterations.
         impl: implementation of the routing.
-        positions: how many sets of couplings to learn, one per position of a convolution.
+        positions: (rows, columns) of a convolution's windows, where each learns couplings of its own.
         options: further options of the algorithm.
     """
 
@@ -55,7 +56,7 @@ class RoutingLayer(nn.Module):
         squash: str | None,
         relu: str,
         impl: str,
-        positions: int | None,
+        positions: tuple[int, int] | None,
         options: dict[str, Any],
     ) -> None:
         super().__init__()
@@ -66,7 +67,7 @@ class RoutingLayer(nn.Module):
         for name in ("in_dim", "out_dim"):
             if sizes[name] % rows:
                 raise ValueError(f"{name}={sizes[name]} is no multiple of rows={rows}; a pose is a matrix of that many rows")
-        self.algorithm = R.get(routing)
+        self.routing = R.get(routing).name
         self.in_capsules, self.in_dim = in_capsules, in_dim
         self.out_capsules, self.out_dim = out_capsules, out_dim
         self.rows, self.impl, self.relu, self.options = rows, impl, relu, dict(options)
@@ -85,6 +86,11 @@ class RoutingLayer(nn.Module):
             self.register_parameter(name, nn.Parameter(start))
         self.positions = positions
         self.reset_parameters()
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The registered algorithm; looked up by name, so that a layer can be pickled and copied."""
+        return R.get(self.routing)
 
     def reset_parameters(self) -> None:
         """Draw weights uniformly in ±1/√I, set the bias to 0.1 and learned routing tensors to their start."""
@@ -110,13 +116,14 @@ class RoutingLayer(nn.Module):
             f"routing={self.algorithm.name!r}, bias={bias}, shared={self.weight.shape[0] == 1}{options}"
         )
 
-    def _starts(self, positions: int | None) -> dict[str, Tensor]:
+    def _starts(self, positions: tuple[int, int] | None) -> dict[str, Tensor]:
         def draw(name: str) -> Tensor:
             return self.algorithm.init(self.in_capsules, self.out_capsules, self.out_dim)[name]
 
+        windows = math.prod(positions) if positions else 0
         # only couplings are per position: betas and priors are as shared as the weights.
         return {
-            name: torch.stack([draw(name) for _ in range(positions)]) if positions and name == "couplings" else draw(name)
+            name: torch.stack([draw(name) for _ in range(windows)]) if windows and name == "couplings" else draw(name)
             for name in self.learned
         }
 

@@ -113,7 +113,7 @@ class CapsuleConv2d(RoutingLayer):
             activations,
             trace=trace,
             need_couplings=need_couplings,
-            **self._per_position(B, height * width),
+            **self._per_position(B, (height, width)),
         )
 
         def unfold(tensor: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ class CapsuleConv2d(RoutingLayer):
     def _gather(self, grid: Tensor) -> Tensor:
         return gather_patches(grid, kernel_size=self.kernel_size, stride=self.stride, padding=self.padding)
 
-    def _per_position(self, B: int, positions: int) -> dict[str, Tensor]:
+    def _per_position(self, B: int, positions: tuple[int, int]) -> dict[str, Tensor]:
         if self.positions is None:
             return {}
         if positions != self.positions:
@@ -139,7 +139,7 @@ class CapsuleConv2d(RoutingLayer):
 
 def _positions(
     routing: str, kernel: tuple[int, int], stride: int, padding: int, grid_size: int | tuple[int, int] | None
-) -> int | None:
+) -> tuple[int, int] | None:
     if routing not in ("trainable", "quadratic"):
         return None
     if grid_size is None:
@@ -148,4 +148,4 @@ def _positions(
     height, width = (conv_size(grid[k], kernel[k], stride, padding) for k in (0, 1))
     if min(height, width) < 1:
         raise ValueError(f"grid_size={grid_size!r} is too small; expected at least kernel_size={kernel} less the padding")
-    return height * width
+    return height, width

@@ -18,13 +18,13 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from capsella.errors import check_choice
 from capsella.nn.base import RoutingLayer
-from capsella.routing import Routed
 
 _log = logging.getLogger(__name__)
 
@@ -178,12 +178,13 @@ def length_preserving_(model: nn.Module, images: Tensor, length: float = 0.5) ->
         raise ValueError(f"length={length!r} is no mean length of capsules; expected a number above 0")
     # running statistics and the like: the batch is looked at, not learned from.
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    layers = _in_order(model, images)
-    weights = [layer.weight.clone() for _, layer in layers]
+    weights: list[tuple[RoutingLayer, Tensor]] = []
     try:
+        layers = _in_order(model, images)
+        weights += [(layer, layer.weight.clone()) for _, layer in layers]
         return [_rescale(model, images, name, layer, length) for name, layer in layers]
     except ValueError:
-        for (_, layer), weight in zip(layers, weights, strict=True):
+        for layer, weight in weights:
             layer.weight.copy_(weight)
         raise
     finally:
@@ -210,18 +211,18 @@ def _in_order(model: nn.Module, images: Tensor) -> list[tuple[str, RoutingLayer]
 
 
 def _rescale(model: nn.Module, images: Tensor, name: str, layer: RoutingLayer, length: float) -> LayerScale:
-    inputs: list[tuple[Tensor | Routed, Tensor | None]] = []
-    hook = layer.register_forward_pre_hook(lambda _, args: inputs.append((args[0], args[1] if len(args) > 1 else None)))
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    hook = layer.register_forward_pre_hook(lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True)
     try:
         model(images)
     finally:
         hook.remove()
-    below, activations = inputs[0]
+    args, kwargs = calls[0]
     weight = layer.weight.clone()
 
     def mean_length(scale: float) -> float:
         layer.weight.copy_(weight * scale)
-        return float(layer(below, activations, need_couplings=False).activations.double().mean())
+        return float(layer(*args, **kwargs).activations.double().mean())
 
     before = mean_length(1.0)
     if layer.algorithm.needs_activations:

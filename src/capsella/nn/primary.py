@@ -13,6 +13,7 @@ from capsella.errors import check_choice, check_count
 from capsella.functional import squash as apply_squash
 from capsella.functional.squash import KINDS
 from capsella.routing import Routed
+from capsella.shapes import dims
 
 
 class PrimaryCapsules(nn.Module):
@@ -62,6 +63,7 @@ class PrimaryCapsules(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the capsules of a batch of feature maps."""
+        dims(features, "B C H W", name="features", C=self.conv.in_channels)
         maps = self.conv(features)  # [B, N·P, H', W']
         if self.relu:
             maps = maps.relu()
@@ -95,5 +97,6 @@ class MatrixPrimaryCapsules(nn.Module):
 
     def forward(self, features: Tensor) -> Routed:
         """Return poses and activations of a batch of feature maps."""
+        dims(features, "B C H W", name="features", C=self.pose.in_channels)
         poses = rearrange(self.pose(features), "b (n p) h w -> b h w n p", p=self.dim)
         return Routed(poses, rearrange(self.activation(features).sigmoid(), "b n h w -> b h w n"))

@@ -1,0 +1,149 @@
+"""The command line as users run it: `python -m capsella` from a checkout that is not installed."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from capsella import __version__
+from capsella.cli.main import main
+from capsella.models import list_models
+from capsella.routing import names
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "200", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=ENVIRONMENT,
+        timeout=120,
+        check=False,
+    )
+
+
+def capsella(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run("-m", "capsella", *arguments)
+
+
+def in_process(*arguments: str) -> tuple[int, str, str]:
+    """Run a verb without a new interpreter, which would load torch again."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as stop:
+            main(list(arguments))
+    return int(stop.value.code or 0), out.getvalue(), err.getvalue()
+
+
+def test_help_lists_the_verbs() -> None:
+    result = capsella("--help")
+    assert result.returncode == 0
+    assert result.stderr == ""
+    assert "Usage: capsella" in result.stdout
+    assert re.search(r"\binfo\b", result.stdout)
+
+
+def test_the_version_is_printed() -> None:
+    assert in_process("--version") == (0, f"capsella {__version__}\n", "")
+
+
+def test_info_lists_routing_algorithms_and_models() -> None:
+    result = capsella("info")
+    assert result.returncode == 0
+    assert result.stderr == ""
+    for name in (*names(), *list_models()):
+        assert re.search(rf"\b{name}\b", result.stdout), name
+    row = next(line for line in result.stdout.splitlines() if "│ capsnet " in line)
+    assert "1×28×28" in row
+    assert "8,215,568" in row
+    assert "reference" in result.stdout
+
+
+def test_info_describes_one_model_at_a_given_size() -> None:
+    result = capsella("info", "capsnet", "--image-size", "40")
+    assert result.returncode == 0
+    assert result.stderr == ""
+    assert "(40, 40)" in result.stdout
+    assert "agreement" in result.stdout
+    assert "4608 × 10 × 8 × 16" in result.stdout
+    assert "13,475,648" in result.stdout
+
+
+def test_info_takes_channels_and_classes() -> None:
+    code, out, _ = in_process("info", "lenet", "--in-channels", "3", "--num-classes", "7")
+    assert code == 0
+    assert "20 × 3 × 5 × 5" in out
+    assert "7 × 500" in out
+
+
+def test_an_unknown_model_is_one_line_on_stderr_and_exit_code_2() -> None:
+    result = capsella("info", "capsnt")
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("capsella: name='capsnt' is unknown; did you mean 'capsnet'")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["info", "capsnet", "--image-size", "5"], "image_size=(5, 5) is too small"),
+        (["info", "capsnet", "--num-classes", "0"], "num_classes=0 is too small"),
+        (["info", "--image-size", "40"], "--image-size goes with a model"),
+        (["inof"], "inof"),
+        (["info", "capsnet", "--image-sise", "40"], "--image-sise"),
+        (["info", "capsnet", "--image-size", "big"], "--image-size"),
+    ],
+)
+def test_a_users_mistake_is_one_line_on_stderr_and_exit_code_2(arguments: list[str], message: str) -> None:
+    code, out, err = in_process(*arguments)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert "Traceback" not in err
+    assert len(err.splitlines()) == 1, err
+
+
+NO_TORCH = "import sys; loaded = [m for m in ('torch', 'numpy', 'einops') if m in sys.modules]; assert not loaded, loaded"
+
+
+def test_importing_capsella_loads_no_torch() -> None:
+    result = run("-c", f"import capsella; capsella.__version__; dir(capsella); {NO_TORCH}")
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["info", "--help"], ["--version"]])
+def test_help_loads_no_torch(arguments: list[str]) -> None:
+    program = f"""
+import sys
+sys.argv = ["capsella", *{arguments!r}]
+from capsella.cli.main import main
+try:
+    main()
+except SystemExit as stop:
+    assert not stop.code, stop.code
+{NO_TORCH}
+print("checked")
+"""
+    result = run("-c", program)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.endswith("checked\n")
+
+
+def test_the_check_for_torch_can_fail() -> None:
+    result = run("-c", f"import einops; {NO_TORCH}")
+    assert result.returncode == 1
+    assert "AssertionError" in result.stderr

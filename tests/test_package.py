@@ -1,0 +1,109 @@
+"""The package as a whole: version, names, typing marker, README and the first example."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import capsella
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "capsella"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_the_version_is_stated_once() -> None:
+    assert "version" in PROJECT["project"]["dynamic"]
+    assert "version" not in PROJECT["project"]
+    assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "capsella.__version__"}
+    # what the build backend reads: the literal, without importing the package.
+    module = ast.parse((SOURCE / "__init__.py").read_text(encoding="utf-8"))
+    stated = [
+        ast.literal_eval(node.value)
+        for node in module.body
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__version__" for t in node.targets)
+    ]
+    assert stated == [capsella.__version__]
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.?(a|b|rc|dev)\d+)?", capsella.__version__)
+
+
+def test_this_checkout_is_what_is_tested() -> None:
+    assert Path(capsella.__file__).resolve().parent == SOURCE
+
+
+def test_every_public_name_resolves() -> None:
+    for name in capsella.__all__:
+        assert getattr(capsella, name) is not None, name
+    assert set(capsella.__all__) <= set(dir(capsella))
+
+
+def test_an_unknown_name_lists_near_matches() -> None:
+    with pytest.raises(AttributeError, match=r"'create_modle' is unknown; did you mean 'create_model'") as caught:
+        capsella.create_modle  # noqa: B018
+    assert "\n" not in str(caught.value)
+    assert not hasattr(capsella, "nothing_like_it")
+    with pytest.raises(ImportError):
+        from capsella import nothing_like_it  # noqa: F401
+
+
+def test_type_annotations_are_shipped() -> None:
+    assert (SOURCE / "py.typed").is_file()
+    assert "py.typed" in PROJECT["tool"]["setuptools"]["package-data"]["capsella"]
+    assert "Typing :: Typed" in PROJECT["project"]["classifiers"]
+
+
+def test_the_code_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python[^\n]*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    assert blocks
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "readme"}  # blocks may go on from those above
+    for number, block in enumerate(blocks, start=1):
+        exec(compile(block, f"README.md, block {number}", "exec"), names)
+
+
+def learn_the_sign(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "src"),
+        "COLUMNS": "160",
+        "OMP_NUM_THREADS": "1",  # tiny tensors: threads only get in each other's way
+        "NO_COLOR": "1",
+        "PYTHONIOENCODING": "utf-8",
+    }
+    program = [sys.executable, str(ROOT / "examples" / "learn_the_sign.py"), *arguments]
+    return subprocess.run(program, capture_output=True, text=True, encoding="utf-8", env=environment, timeout=240, check=False)
+
+
+def test_the_first_example_shows_what_both_networks_learned() -> None:
+    result = learn_the_sign("--epochs", "1")
+    assert result.returncode == 0, result.stderr
+    rows = {
+        name: re.search(rf"│ {name} +│ +(\d+\.\d)%((?: +│ +\d\.\d+)+) +│", result.stdout)
+        for name in ("without bias", "with bias")
+    }
+    assert all(rows.values()), result.stdout
+    # without a bias −x and x cannot be told apart: at most half are right, and probes mirror each other.
+    share, probes = rows["without bias"].groups()
+    values = re.findall(r"\d\.\d+", probes)
+    assert float(share) <= 50.0
+    assert values == values[::-1]
+    assert float(rows["with bias"][1]) > float(share)
+    gaps = dict(re.findall(r"^(with(?:out)? bias): .* differ by at most (\S+)$", result.stdout, flags=re.MULTILINE))
+    assert float(gaps["without bias"]) == 0
+    assert float(gaps["with bias"]) > 0
+
+
+def test_the_first_example_refuses_zero_epochs() -> None:
+    result = learn_the_sign("--epochs", "0")
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert "--epochs=0 is too small; expected at least 1" in result.stderr
+    assert "Traceback" not in result.stderr
