@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -107,3 +108,20 @@ def test_the_first_example_refuses_zero_epochs() -> None:
     assert result.stdout == ""
     assert "--epochs=0 is too small; expected at least 1" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.slow
+def test_the_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
+    def call(*command: str | Path) -> str:
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=600).stdout
+
+    source = tmp_path / "source"
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__"))
+    call(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path / "wheels", source)
+    (wheel,) = (tmp_path / "wheels").glob("capsella-*.whl")
+    call(sys.executable, "-m", "venv", tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    call(python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", wheel)
+    assert call(tmp_path / "venv" / "bin" / "capsella", "--version") == f"capsella {capsella.__version__}\n"
+    program = "import capsella, torch; print(capsella.create_model('capsnet_small')(torch.rand(2, 1, 28, 28)).scores.shape)"
+    assert call(python, "-c", program) == "torch.Size([2, 10])\n"

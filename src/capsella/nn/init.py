@@ -110,7 +110,7 @@ def initialise_(model: nn.Module, name: str) -> nn.Module:
     Example:
         >>> from capsella.nn import CapsuleLinear
         >>> layer = initialise_(CapsuleLinear(4, 2, 3, 2), "peer2022_sign")
-        >>> float(layer.bias[0, 0])
+        >>> layer.bias[0, 0].item()
         0.5
     """
     check_choice("init", name, SCHEMES)
