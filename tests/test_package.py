@@ -125,3 +125,13 @@ def test_the_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
     assert call(tmp_path / "venv" / "bin" / "capsella", "--version") == f"capsella {capsella.__version__}\n"
     program = "import capsella, torch; print(capsella.create_model('capsnet_small')(torch.rand(2, 1, 28, 28)).scores.shape)"
     assert call(python, "-c", program) == "torch.Size([2, 10])\n"
+
+
+def test_importing_moves_no_random_numbers() -> None:
+    program = (
+        "import torch; torch.manual_seed(0); before = torch.get_rng_state();"
+        "import capsella, capsella.models, capsella.testing; assert torch.equal(before, torch.get_rng_state())"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program], check=True, timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from numbers import Real
 from typing import Any
 
 
@@ -26,7 +27,8 @@ def unknown_name(argument: str, value: object, known: Iterable[str]) -> str:
 
 def check_choice(argument: str, value: str, known: Collection[str]) -> None:
     """Raise ``ValueError`` unless ``value`` is one of ``known``."""
-    if value not in known:
+    # a tuple, because the value may be anything, also what no dict can look up.
+    if value not in tuple(known):
         raise ValueError(unknown_name(argument, value, known))
 
 
@@ -35,6 +37,32 @@ def check_options(owner: str, options: Iterable[str], known: Collection[str]) ->
     for key in options:
         if key not in known:
             raise TypeError(f"{owner}: {unknown_name('option', key, known)}")
+
+
+def check_flag(argument: str, value: Any) -> None:
+    """Raise ``TypeError`` unless ``value`` is True or False; ``"False"`` is a true string."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{argument}={value!r} has type {type(value).__name__}; expected True or False")
+
+
+def check_number(argument: str, value: Any, *, above: float | None = None, least: float | None = None) -> None:
+    """Raise unless ``value`` is a real number, larger than ``above`` or at least ``least`` where these are given."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{argument}={value!r} has type {type(value).__name__}; expected a number")
+    if above is not None and not float(value) > above:
+        raise ValueError(f"{argument}={value!r} is too small; expected a number above {above:g}")
+    if least is not None and not float(value) >= least:
+        raise ValueError(f"{argument}={value!r} is too small; expected a number of at least {least:g}")
+
+
+def check_counts(argument: str, value: Any, *, number: int | None = None) -> None:
+    """Raise unless ``value`` is a sequence of counts, ``number`` of them where that is given."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise TypeError(f"{argument}={value!r} has type {type(value).__name__}; expected a tuple of ints")
+    if number is not None and len(value) != number:
+        raise ValueError(f"{argument}={value!r} has {len(value)} values; expected {number}")
+    for entry in value:
+        check_count(argument, entry)
 
 
 def check_count(argument: str, value: Any, *, least: int = 1) -> None:

@@ -49,4 +49,6 @@ def dims(tensor: Tensor, axes: str, *, name: str, **sizes: int) -> tuple[int, ..
     if wrong_rank or any(tensor.shape[k] != sizes[a] for k, a in enumerate(letters) if a in sizes):
         wanted = ", ".join(f"{a}={sizes[a]}" if a in sizes else a for a in letters)
         raise ValueError(f"{name} has shape {list(tensor.shape)}; expected [{wanted}]")
+    if any(tensor.shape[k] == 0 for k, a in enumerate(letters) if a != "B"):
+        raise ValueError(f"{name} has shape {list(tensor.shape)}; expected no empty axis in [{axes.replace(' ', ', ')}] but B")
     return tuple(tensor.shape)

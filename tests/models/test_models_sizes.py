@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from capsella.functional import margin_loss, reconstruction_loss
 from capsella.models import create_model, entry, list_models, register_model, register_preset
 from capsella.models.trunk import Window, output_size, same_padding
 from capsella.routing import names as routing_names
+from capsella.testing import assert_parity
 
 IMAGE_MODELS = [name for name in list_models() if name != "sign_capsnet"]
 
@@ -217,3 +221,31 @@ def test_same_padding_leaves_the_size_divided_by_the_stride(kernel: int, stride:
             assert 0 <= after - before <= 1
             out = -(-side // stride)
             assert before + after == max((out - 1) * stride + kernel - side, 0)
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_autocast_is_as_exact_as_a_model_of_half_precision(name: str) -> None:
+    torch.manual_seed(0)
+    model = create_model(name).eval()
+    images = torch.rand(2, *model.image_shape)
+    with torch.no_grad():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            scores = model(images).scores.bfloat16()
+        half = copy.deepcopy(model).bfloat16()(images.bfloat16()).scores
+        exact = model.double()(images.double()).scores
+    assert_parity(scores, exact, half, name="scores")
+
+
+def test_gradients_of_single_samples_can_be_taken_by_vmap() -> None:
+    model = create_model("capsnet_small")
+    parameters = dict(model.named_parameters())
+
+    def loss(parameters: dict[str, Tensor], image: Tensor, target: Tensor) -> Tensor:
+        prediction = torch.func.functional_call(model, parameters, (image[None], target[None]))
+        drawn = reconstruction_loss(prediction.reconstruction, image[None])
+        return margin_loss(prediction.scores, target[None]) + 0.0005 * drawn
+
+    images, targets = torch.rand(3, *model.image_shape), torch.tensor([1, 2, 3])
+    each = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(parameters, images, targets)
+    for key, gradient in torch.func.grad(loss)(parameters, images[1], targets[1]).items():
+        torch.testing.assert_close(each[key][1], gradient)

@@ -271,4 +271,4 @@ def test_activations_of_the_wrong_shape_are_named() -> None:
 
 def test_the_printed_layer_names_sizes_and_routing() -> None:
     text = repr(CapsuleLinear(I, P, J, D, num_iters=5, shared=True))
-    assert text == "CapsuleLinear(6×4 -> 3×8, routing='agreement', bias=True, shared=True, num_iters=5)"
+    assert text == "CapsuleLinear(6×4 -> 3×8, routing='agreement', bias=True, squash='sabour', shared=True, num_iters=5)"

@@ -178,7 +178,7 @@ def test_zero_inputs_cannot_be_made_long() -> None:
 
 @pytest.mark.parametrize("length", [0.0, -1.0, float("nan")])
 def test_a_length_must_be_positive(length: float) -> None:
-    with pytest.raises(ValueError, match=r"^length=.* is no mean length of capsules; expected a number above 0$"):
+    with pytest.raises(ValueError, match=r"^length=.* is too small; expected a number above 0$"):
         length_preserving_(stack(1), capsules(2, 8, 6), length)
 
 

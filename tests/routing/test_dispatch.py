@@ -113,6 +113,22 @@ def test_explain_shows_who_runs_and_who_refuses_with_reasons() -> None:
     ]
 
 
+def test_explain_and_choice_agree_on_what_is_preferred() -> None:
+    fake = Fake("fused", rank=1)
+    with routing.prefer("reference"):
+        assert routing.explain("agreement", VOTES).splitlines()[1:] == [
+            "  fused        route           can run",
+            "  reference    route           runs",
+        ]
+        poses_of()
+    assert not fake.runs
+    assert "reference    route           runs" in routing.explain("agreement", VOTES, impl="reference")
+    with routing.prefer("fused"):
+        assert routing.explain("uniform", VOTES).splitlines()[-1] == (
+            "  nothing runs: impl='fused' is unknown. Known: 'auto', 'reference' (from prefer() or CAPSELLA_IMPL)"
+        )
+
+
 def test_an_exception_inside_refuse_propagates() -> None:
     def broken(call: Call) -> list[str]:
         raise ZeroDivisionError("a bug in refuse")
@@ -229,13 +245,13 @@ def test_duplicates_and_strangers_are_refused_at_registration() -> None:
         routing.register("agreement", paper="again")(lambda votes: RESULT)
 
 
-def test_when_everything_refuses_the_table_is_the_message() -> None:
+def test_when_everything_refuses_the_message_has_the_reasons() -> None:
     from capsella.routing.base import IMPLEMENTATIONS
 
     Fake(reasons=("no GPU",))
     IMPLEMENTATIONS[:] = [entry for entry in IMPLEMENTATIONS if entry.name == "fused"]
     call = Call("agreement", "route", "cpu", torch.float32, {"B": 1}, False, 1, False, True, False, {})
-    with pytest.raises(UnsupportedCall, match=r"fused +route +refuses: no GPU"):
+    with pytest.raises(UnsupportedCall, match=r"cannot run agreement here: fused: no GPU$"):
         choose(call)
 
 

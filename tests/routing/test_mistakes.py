@@ -74,14 +74,22 @@ def test_a_tensor_option_of_integers_or_numbers(name: str, option: str) -> None:
 
 
 @with_tensors
-def test_a_tensor_option_of_another_dtype_works_or_is_named(name: str, option: str) -> None:
+def test_a_tensor_option_wider_than_the_votes_is_named(name: str, option: str) -> None:
     right: Tensor = make_options(name, CASE, dtype=torch.float32, optional=True)[option]
-    try:
-        result = call(name, **{option: right.double()})
-    except (TypeError, ValueError) as error:
-        assert re.search(rf"^{option} has dtype torch.float64; expected .*$", str(error))  # noqa: PT017
-    else:
-        assert result.poses.dtype == torch.float32  # type: ignore[attr-defined]
+    with pytest.raises(
+        TypeError, match=rf"^{option} has dtype torch.float64; expected torch.float32 or narrower, as the votes$"
+    ):
+        call(name, **{option: right.double()})
+
+
+@with_tensors
+def test_a_tensor_option_narrower_than_the_votes_is_widened(name: str, option: str) -> None:
+    votes, options = make_votes_input(CASE), make_options(name, CASE, optional=True)
+    narrow = options[option].float()
+    result = getattr(routing, name)(votes, **(options | {option: narrow}))
+    exact = getattr(routing, name)(votes, **(options | {option: narrow.double()}))
+    assert torch.equal(result.poses, exact.poses)
+    assert result.poses.dtype == torch.float64
 
 
 @with_tensors
@@ -123,13 +131,46 @@ def test_a_number_of_iterations_that_is_no_count(name: str, value: Any, error: t
     ],
 )
 def test_an_unknown_choice_names_the_near_match(name: str, option: str, value: str, near: str) -> None:
-    with pytest.raises(ValueError, match=rf"^\w+='{value}' is unknown; did you mean '{near}'\? Known: .*'{near}'.*$"):
+    with pytest.raises(ValueError, match=rf"^{option}='{value}' is unknown; did you mean '{near}'\? Known: .*'{near}'.*$"):
         call(name, **{option: value})
 
 
 def test_temperatures_must_be_one_or_one_per_iteration() -> None:
     with pytest.raises(ValueError, match=r"^inverse_temperature has 2 values; expected 1 or num_iters=3$"):
         call("em", num_iters=3, inverse_temperature=(0.1, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "error", "message"),
+    [
+        ("inverse_temperature", None, TypeError, "inverse_temperature=None has type NoneType; expected a number"),
+        ("inverse_temperature", ("a", 0.1, 0.1), TypeError, "inverse_temperature='a' has type str; expected a number"),
+        ("eps", None, TypeError, "eps=None has type NoneType; expected a number"),
+        ("eps", -1.0, ValueError, "eps=-1.0 is too small; expected a number of at least 0"),
+    ],
+)
+def test_numbers_of_em_must_be_numbers(option: str, value: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^{message}$"):
+        call("em", **{option: value})
+
+
+@everything
+@pytest.mark.parametrize("empty", [1, 2, 3])
+def test_only_the_batch_may_be_empty(name: str, empty: int) -> None:
+    sizes = [CASE.B, CASE.I, CASE.J, CASE.D]
+    sizes[empty] = 0
+    with pytest.raises(ValueError, match=r"^votes has shape \[.*0.*\]; expected no empty axis in \[B, I, J, D\] but B$"):
+        call(name, torch.zeros(*sizes))
+
+
+@everything
+def test_an_empty_batch_gives_empty_results(name: str) -> None:
+    options = make_options(name, CASE, dtype=torch.float32)
+    if "activations" in options:
+        options["activations"] = options["activations"][:0]
+    result = getattr(routing, name)(make_votes_input(CASE, dtype=torch.float32)[:0], **options)
+    assert result.poses.shape == (0, CASE.J, CASE.D)
+    assert result.couplings.shape == (0, CASE.I, CASE.J)
 
 
 def test_an_unknown_algorithm_names_the_near_match() -> None:

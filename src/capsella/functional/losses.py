@@ -13,18 +13,28 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from capsella.errors import check_choice
 from capsella.functional.precision import widen
 from capsella.shapes import check_floating, dims
 
 
+def check_targets(targets: Tensor, samples: int) -> None:
+    """Raise unless ``targets`` is a tensor with one entry or row for each sample."""
+    if not isinstance(targets, Tensor):
+        raise TypeError(f"targets has type {type(targets).__name__}; expected a tensor of class indices [B] or rows [B, J]")
+    if targets.ndim == 0 or targets.shape[0] != samples:
+        raise ValueError(f"targets has shape {list(targets.shape)}; expected one entry or row for each of B={samples} samples")
+
+
 def _check_classes(targets: Tensor, num_classes: int) -> None:
     # only where looking at values is free: a GPU would have to be waited for, a compiler cannot look at all.
     if torch.compiler.is_compiling() or targets.device.type != "cpu" or targets.numel() == 0:
         return
-    low, high = int(targets.min()), int(targets.max())
+    try:
+        low, high = int(targets.min()), int(targets.max())
+    except RuntimeError:  # inside vmap there are no values to look at either
+        return
     if low < 0 or high >= num_classes:
         wrong = low if low < 0 else high
         raise ValueError(f"targets has class {wrong}; expected classes from 0 to {num_classes - 1}")
@@ -38,11 +48,15 @@ def multi_hot(targets: Tensor, num_classes: int, *, dtype: torch.dtype = torch.f
         tensor([[0., 0., 1.],
                 [1., 0., 0.]])
     """
+    if not isinstance(targets, Tensor):
+        raise TypeError(f"targets has type {type(targets).__name__}; expected a tensor of class indices [B] or rows [B, J]")
     if targets.ndim == 1:
         if targets.is_floating_point() or targets.dtype == torch.bool:
             raise TypeError(f"targets has dtype {targets.dtype}; expected integer class indices [B] or rows [B, J]")
         _check_classes(targets, num_classes)
-        return one_hot(targets.long(), num_classes).to(dtype)
+        # a scatter, because a GPU then refuses a class that is out of range, and vmap can follow it.
+        rows = torch.zeros(targets.shape[0], num_classes, dtype=dtype, device=targets.device)
+        return rows.scatter(1, targets.long()[:, None], 1)
     if targets.ndim != 2 or targets.shape[1] != num_classes:
         expected = f"class indices [B] or multi-hot rows [B, J={num_classes}]"
         raise ValueError(f"targets has shape {list(targets.shape)}; expected {expected}")
@@ -51,8 +65,7 @@ def multi_hot(targets: Tensor, num_classes: int, *, dtype: torch.dtype = torch.f
 
 def _lengths_and_rows(lengths: Tensor, targets: Tensor, name: str) -> tuple[Tensor, Tensor]:
     B, J = dims(lengths, "B J", name=name)
-    if targets.shape[:1] != (B,):
-        raise ValueError(f"targets has shape {list(targets.shape)}; expected one row for each of the B={B} {name}")
+    check_targets(targets, B)
     wide = widen(lengths)
     return wide, multi_hot(targets, J, dtype=wide.dtype)
 
@@ -91,9 +104,9 @@ def spread_loss(activations: Tensor, targets: Tensor, *, margin: float) -> Tenso
         >>> spread_loss(torch.tensor([[0.6, 0.5, 0.0]]), torch.tensor([0]), margin=0.2)  # (0.2 − 0.1)²
         tensor(0.0100)
     """
+    wide, present = _lengths_and_rows(activations, targets, "activations")
     if targets.ndim != 1:
         raise ValueError(f"targets has shape {list(targets.shape)}; expected class indices [B]")
-    wide, present = _lengths_and_rows(activations, targets, "activations")
     of_target = (wide * present).sum(dim=1, keepdim=True)  # [B, 1]
     shortfall = (margin - (of_target - wide)).clamp(min=0).square()
     return ((1 - present) * shortfall).sum(dim=1).mean().to(activations.dtype)

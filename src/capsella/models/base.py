@@ -58,7 +58,8 @@ class Model(nn.Module):
 
         Args:
             images: float [B, C, H, W].
-            targets: classes to reconstruct: indices [B] or [B, n], or multi-hot rows [B, J]; the highest score if None.
+            targets: classes to reconstruct: indices [B] or [B, n], or multi-hot rows [B, J] (not in a compiled model, which
+                cannot look at them); the highest score if None.
         """
         scores, capsules = self.classify(images)
         if self.decoder is None or capsules is None:
@@ -102,6 +103,9 @@ class Model(nn.Module):
         if not isinstance(images, Tensor) or not images.is_floating_point():
             kind = images.dtype if isinstance(images, Tensor) else type(images).__name__
             raise TypeError(f"images is {kind}; expected floating point [B, {shape}] (divide bytes by 255)")
+        expected = next(self.parameters()).dtype
+        if images.dtype != expected and not torch.is_autocast_enabled(images.device.type):
+            raise TypeError(f"images has dtype {images.dtype}; expected {expected} as the weights of {self._name}")
         if images.ndim != 4 or tuple(images.shape[1:]) != self.image_shape:
             raise ValueError(f"images has shape {list(images.shape)}; {self._name} expects [B, {shape}]")
 
@@ -181,9 +185,4 @@ def _folded(result: Routed) -> Routed:
     def fold(tensor: Tensor) -> Tensor:
         return rearrange(tensor, "b h w ... -> (b h w) ...")
 
-    return Routed(
-        fold(result.poses),
-        fold(result.activations),
-        None if result.couplings is None else fold(result.couplings),
-        None if result.trace is None else tuple(map(fold, result.trace)),
-    )
+    return result.map(fold)

@@ -2,8 +2,8 @@
 
 Scores are logits, except for ``convnet_cr`` (probabilities) and ``convnet_cr_sf`` (lengths).
 
-Departures: ReLU follows every convolution and hidden dense layer, but neither the primary capsules' convolution, nor FC160,
-nor an output: a sum of ReLUs would give probabilities above one half.
+Departures: ReLU follows every convolution and hidden dense layer, but neither FC160 nor an output (a sum of ReLUs would give
+probabilities above one half), nor the convolution of ConvNet-CR-SF's primary capsules, which CapsNet's does not have either.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def _grouped(image_size: Size, in_channels: int, num_classes: int, *, readout: s
     return GroupedConvNet(
         image_shape,
         num_classes,
-        primary=PrimaryCapsules(256, 32, 8, kernel_size=9, stride=2, squash=squash, relu=False),
+        primary=PrimaryCapsules(256, 32, 8, kernel_size=9, stride=2, squash=squash, relu=readout != "length"),
         features=height * width * 256,
         dim=16,
         readout=readout,

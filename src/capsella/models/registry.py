@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import types
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from capsella.errors import check_choice, check_count, check_options
+from capsella.errors import check_choice, check_count, check_counts, check_flag, check_number, check_options
 from capsella.functional.patches import as_pair
 from capsella.models.base import Model
 from capsella.nn import init as initialisation
@@ -41,11 +43,22 @@ class Entry:
         parameters = inspect.signature(self.build).parameters.values()
         return {p.name: p.default for p in parameters if p.name not in _SIZES} | self.presets
 
-    @property
-    def counts(self) -> list[str]:
-        """Options that are plain counts, by their annotation; builders rely on their being at least 1."""
-        parameters = inspect.signature(self.build).parameters.values()
-        return [p.name for p in parameters if p.annotation == "int" and p.name not in _SIZES]
+    def check(self, option: str, value: Any) -> None:
+        """Raise unless ``value`` is of the type that the builder declares: ``"False"`` is no bool, 0 no size."""
+        kind = typing.get_type_hints(self.build)[option]
+        kinds = set(typing.get_args(kind)) if isinstance(kind, types.UnionType) else {kind}
+        if value is None and type(None) in kinds:
+            return
+        if bool in kinds:
+            check_flag(option, value)
+        elif float in kinds:
+            check_number(option, value)
+        elif int in kinds and (kinds <= {int, type(None)} or isinstance(value, int)):
+            check_count(option, value)
+        elif str in kinds and not isinstance(value, str):
+            raise TypeError(f"{option}={value!r} has type {type(value).__name__}; expected a string")
+        elif str not in kinds:
+            check_counts(option, value)
 
 
 _MODELS: dict[str, Entry] = {}
@@ -128,9 +141,8 @@ def create_model(
     check_count("in_channels", sizes["in_channels"])
     check_count("num_classes", sizes["num_classes"])
     sizes["image_size"] = as_pair("image_size", sizes["image_size"])
-    for key in found.counts:
-        if key in options:
-            check_count(key, options[key])
+    for key, value in options.items():
+        found.check(key, value)
     resolved = found.options | options
     model = found.build(**sizes, **resolved)
     scheme = init or found.init

@@ -12,8 +12,6 @@ from capsella.functional import conv_size
 
 Size = tuple[int, int]
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "leaky_relu": nn.LeakyReLU}
-
 
 @dataclass(frozen=True)
 class Window:
@@ -47,8 +45,8 @@ def output_size(size: Size, windows: Sequence[Window]) -> Size:
 
 def activation(name: str) -> nn.Module:
     """Return ``"relu"`` or ``"leaky_relu"`` (slope 0.2, TensorFlow's default)."""
-    check_choice("activation_fn", name, ACTIVATIONS)
-    return nn.LeakyReLU(0.2) if name == "leaky_relu" else ACTIVATIONS[name]()
+    check_choice("activation_fn", name, ("relu", "leaky_relu"))
+    return nn.ReLU() if name == "relu" else nn.LeakyReLU(0.2)
 
 
 def same_padding(size: Size, window: Window) -> nn.ZeroPad2d:

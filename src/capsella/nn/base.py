@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from capsella import routing as R
-from capsella.errors import check_choice, check_count, check_options
+from capsella.errors import check_choice, check_count, check_flag, check_options
 from capsella.functional import length
 from capsella.functional import squash as apply_squash
 from capsella.functional.squash import KINDS
 from capsella.routing import Algorithm, Routed
+from capsella.shapes import check_floating
 
 # what the layer itself decides; everything else an algorithm takes may be given to the constructor.
 _FROM_LAYER = ("activations", "bias", "squash", "trace", "need_couplings")
@@ -63,6 +64,8 @@ class RoutingLayer(nn.Module):
         sizes = {"in_capsules": in_capsules, "in_dim": in_dim, "out_capsules": out_capsules, "out_dim": out_dim}
         for name, value in sizes.items():
             check_count(name, value)
+        for name, flag in (("bias", bias), ("prior", prior), ("shared", shared)):
+            check_flag(name, flag)
         check_count("rows", rows)
         for name in ("in_dim", "out_dim"):
             if sizes[name] % rows:
@@ -70,11 +73,13 @@ class RoutingLayer(nn.Module):
         self.routing = R.get(routing).name
         self.in_capsules, self.in_dim = in_capsules, in_dim
         self.out_capsules, self.out_dim = out_capsules, out_dim
-        self.rows, self.impl, self.relu, self.options = rows, impl, relu, dict(options)
+        self.rows, self.impl, self.relu, self.shared, self.options = rows, impl, relu, shared, dict(options)
         learned = (*self.algorithm.required, *self.algorithm.optional)
         known = [name for name in self.algorithm.options if name not in (*_FROM_LAYER, *learned)]
         check_options(f"{type(self).__name__} with routing={routing!r}", options, known)
-        self._check_iterations()
+        if "num_iters" in options:
+            check_count("num_iters", options["num_iters"])
+        self._check_relu()
         self.squash = self._check_squash(squash)
 
         self.weight = nn.Parameter(torch.empty(1 if shared else in_capsules, out_capsules, in_dim // rows, out_dim // rows))
@@ -82,9 +87,11 @@ class RoutingLayer(nn.Module):
         if prior and "prior" not in self.algorithm.optional:
             raise ValueError(f"prior=True does not go with routing={routing!r}; only 'agreement' starts from a prior")
         self.learned = [*self.algorithm.required, *(["prior"] if prior else [])]
-        for name, start in self._starts(positions).items():
-            self.register_parameter(name, nn.Parameter(start))
         self.positions = positions
+        with torch.device("meta"):
+            shapes = {name: start.shape for name, start in self._starts().items()}
+        for name, shape in shapes.items():
+            self.register_parameter(name, nn.Parameter(torch.empty(shape)))
         self.reset_parameters()
 
     @property
@@ -99,7 +106,7 @@ class RoutingLayer(nn.Module):
             self.weight.uniform_(-bound, bound)
             if self.bias is not None:
                 self.bias.fill_(0.1)
-            for name, start in self._starts(self.positions).items():
+            for name, start in self._starts().items():
                 self.get_parameter(name).copy_(start)
 
     def coupling_parameters(self) -> Iterator[nn.Parameter]:
@@ -109,27 +116,26 @@ class RoutingLayer(nn.Module):
 
     def extra_repr(self) -> str:
         """Show sizes and routing."""
-        options = "".join(f", {key}={value!r}" for key, value in self.options.items())
-        bias = self.bias is not None
-        return (
-            f"{self.in_capsules}×{self.in_dim} -> {self.out_capsules}×{self.out_dim}, "
-            f"routing={self.algorithm.name!r}, bias={bias}, shared={self.weight.shape[0] == 1}{options}"
-        )
+        shown: dict[str, Any] = {"routing": self.routing, "bias": self.bias is not None, "squash": self.squash}
+        # what is seldom asked for is only shown where it is.
+        rare = {"prior": "prior" in self.learned, "shared": self.shared, "rows": self.rows, "relu": self.relu}
+        usual = {"prior": False, "shared": False, "rows": 1, "relu": "none"}
+        shown |= {key: value for key, value in rare.items() if value != usual[key]} | self.options
+        sizes = f"{self.in_capsules}×{self.in_dim} -> {self.out_capsules}×{self.out_dim}"
+        return ", ".join([sizes, *(f"{key}={value!r}" for key, value in shown.items())])
 
-    def _starts(self, positions: tuple[int, int] | None) -> dict[str, Tensor]:
+    def _starts(self) -> dict[str, Tensor]:
         def draw(name: str) -> Tensor:
             return self.algorithm.init(self.in_capsules, self.out_capsules, self.out_dim)[name]
 
-        windows = math.prod(positions) if positions else 0
+        windows = math.prod(self.positions) if self.positions else 0
         # only couplings are per position: betas and priors are as shared as the weights.
         return {
             name: torch.stack([draw(name) for _ in range(windows)]) if windows and name == "couplings" else draw(name)
             for name in self.learned
         }
 
-    def _check_iterations(self) -> None:
-        if "num_iters" in self.options:
-            check_count("num_iters", self.options["num_iters"])
+    def _check_relu(self) -> None:
         check_choice("relu", self.relu, ("none", "before", "after"))
         if self.relu != "none" and self.algorithm.is_iterative:
             raise ValueError(
@@ -171,6 +177,7 @@ def unpack(below: Tensor | Routed, activations: Tensor | None) -> tuple[Tensor, 
     """Return poses and activations, taking the latter from a ``Routed`` where they are not given."""
     if isinstance(below, Routed):
         return below.poses, below.activations if activations is None else activations
+    check_floating(below, name="poses")
     return below, activations
 
 

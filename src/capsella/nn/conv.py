@@ -7,6 +7,7 @@ from typing import Any
 from einops import rearrange, repeat
 from torch import Tensor
 
+from capsella import routing as R
 from capsella.errors import check_count
 from capsella.functional import conv_size, gather_patches
 from capsella.functional.patches import as_pair
@@ -119,12 +120,7 @@ class CapsuleConv2d(RoutingLayer):
         def unfold(tensor: Tensor) -> Tensor:
             return rearrange(tensor, "(b h w) ... -> b h w ...", h=height, w=width)
 
-        return Routed(
-            unfold(result.poses),
-            unfold(result.activations),
-            None if result.couplings is None else unfold(result.couplings),
-            None if result.trace is None else tuple(map(unfold, result.trace)),
-        )
+        return result.map(unfold)
 
     def _gather(self, grid: Tensor) -> Tensor:
         return gather_patches(grid, kernel_size=self.kernel_size, stride=self.stride, padding=self.padding)
@@ -140,7 +136,9 @@ class CapsuleConv2d(RoutingLayer):
 def _positions(
     routing: str, kernel: tuple[int, int], stride: int, padding: int, grid_size: int | tuple[int, int] | None
 ) -> tuple[int, int] | None:
-    if routing not in ("trainable", "quadratic"):
+    if "couplings" not in R.get(routing).required:
+        if grid_size is not None:
+            as_pair("grid_size", grid_size)
         return None
     if grid_size is None:
         raise ValueError(f"grid_size=None does not go with routing={routing!r}: couplings are learned per position")

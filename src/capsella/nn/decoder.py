@@ -9,7 +9,7 @@ import torch
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
-from capsella.errors import check_choice
+from capsella.errors import check_choice, check_count, check_counts
 from capsella.functional import multi_hot
 from capsella.shapes import dims
 
@@ -18,6 +18,8 @@ MASKS = ("conditional", "normal")
 
 def as_classes(targets: Tensor, num_classes: int) -> Tensor:
     """Turn targets into class indices: [B] stays, multi-hot rows [B, J] become [B, n], indices [B, n] stay.
+
+    Rows have to be looked at to know n, which a compiler cannot and a GPU must be waited for: in a compiled model pass [B, n].
 
     Args:
         targets: indices [B] or [B, n] with n < J, or multi-hot rows [B, J] that all name the same number n of classes.
@@ -28,6 +30,8 @@ def as_classes(targets: Tensor, num_classes: int) -> Tensor:
         tensor([[1, 2],
                 [0, 2]])
     """
+    if not isinstance(targets, Tensor):
+        raise TypeError(f"targets has type {type(targets).__name__}; expected a tensor of class indices [B] or [B, n]")
     if targets.ndim == 1 and not targets.is_floating_point() and targets.dtype != torch.bool:
         return targets
     if targets.ndim != 2 or targets.shape[1] > num_classes:
@@ -35,6 +39,8 @@ def as_classes(targets: Tensor, num_classes: int) -> Tensor:
         raise ValueError(f"targets has shape {list(targets.shape)} and dtype {targets.dtype}; expected {expected}")
     if targets.shape[1] < num_classes:
         return targets
+    if targets.shape[0] == 0:
+        return targets.new_zeros(0, 1, dtype=torch.long)
     counts = (targets > 0).sum(dim=1)
     n = int(counts.max())
     if n == 0 or bool((counts != n).any()):
@@ -73,6 +79,10 @@ class Decoder(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("mask", mask or "normal", MASKS)
+        check_count("capsules", capsules)
+        check_count("dim", dim)
+        check_counts("hidden", hidden)
+        check_counts("image_shape", image_shape, number=3)
         self.capsules, self.dim, self.image_shape, self.mask = capsules, dim, image_shape, mask or "normal"
         sizes = [capsules * dim, *hidden, math.prod(image_shape)]
         layers: list[nn.Module] = []
@@ -87,6 +97,8 @@ class Decoder(nn.Module):
             return self._draw(capsules)
         if classes is None:
             raise ValueError("classes=None does not go with mask='conditional'; expected class indices [B] or [B, n]")
+        if not isinstance(classes, Tensor):
+            raise TypeError(f"classes has type {type(classes).__name__}; expected a tensor of class indices [B] or [B, n]")
         if classes.ndim not in (1, 2) or classes.shape[0] != B:
             raise ValueError(f"classes has shape {list(classes.shape)}; expected [B={B}] or [B={B}, n]")
         if classes.ndim == 1:

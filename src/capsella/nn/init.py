@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from capsella.errors import check_choice
+from capsella.errors import check_choice, check_number
 from capsella.nn.base import RoutingLayer
 
 _log = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ def length_preserving_(model: nn.Module, images: Tensor, length: float = 0.5) ->
         One ``LayerScale`` per routing layer, lowest first.
 
     Raises:
-        ValueError: a layer cannot reach the length; the model is then as it was.
+        ValueError: a layer cannot reach the length. Whatever is raised, the model is then as it was.
 
     Example:
         >>> from capsella.nn import CapsuleLinear
@@ -174,8 +174,7 @@ def length_preserving_(model: nn.Module, images: Tensor, length: float = 0.5) ->
         >>> [round(layer.after, 1) for layer in length_preserving_(net, torch.randn(16, 8, 4))]
         [0.5, 0.5]
     """
-    if not length > 0:
-        raise ValueError(f"length={length!r} is no mean length of capsules; expected a number above 0")
+    check_number("length", length, above=0)
     # running statistics and the like: the batch is looked at, not learned from.
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     weights: list[tuple[RoutingLayer, Tensor]] = []
@@ -183,7 +182,7 @@ def length_preserving_(model: nn.Module, images: Tensor, length: float = 0.5) ->
         layers = _in_order(model, images)
         weights += [(layer, layer.weight.clone()) for _, layer in layers]
         return [_rescale(model, images, name, layer, length) for name, layer in layers]
-    except ValueError:
+    except BaseException:
         for layer, weight in weights:
             layer.weight.copy_(weight)
         raise
@@ -225,6 +224,8 @@ def _rescale(model: nn.Module, images: Tensor, name: str, layer: RoutingLayer, l
         return float(layer(*args, **kwargs).activations.double().mean())
 
     before = mean_length(1.0)
+    if not math.isfinite(before):
+        raise ValueError(f"images gives layer {name!r} capsules of mean length {before}; expected finite images, at least one")
     if layer.algorithm.needs_activations:
         note = f"{name}: routing={layer.algorithm.name!r} has activations of its own; its weights are left alone"
         _log.warning(note)

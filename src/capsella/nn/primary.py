@@ -9,8 +9,9 @@ from __future__ import annotations
 from einops import rearrange
 from torch import Tensor, nn
 
-from capsella.errors import check_choice, check_count
+from capsella.errors import check_choice, check_count, check_flag
 from capsella.functional import squash as apply_squash
+from capsella.functional.patches import as_pair
 from capsella.functional.squash import KINDS
 from capsella.routing import Routed
 from capsella.shapes import dims
@@ -57,13 +58,20 @@ class PrimaryCapsules(nn.Module):
         super().__init__()
         check_count("types", types)
         check_count("dim", dim)
+        check_count("in_channels", in_channels)
+        check_count("stride", stride)
         check_choice("squash", squash, KINDS)
+        for name, flag in (("relu", relu), ("flat", flat), ("bias", bias)):
+            check_flag(name, flag)
         self.types, self.dim, self.squash, self.relu, self.flat = types, dim, squash, relu, flat
-        self.conv = nn.Conv2d(in_channels, types * dim, kernel_size, stride, groups=groups, bias=bias)
+        self.conv = nn.Conv2d(in_channels, types * dim, as_pair("kernel_size", kernel_size), stride, groups=groups, bias=bias)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the capsules of a batch of feature maps."""
-        dims(features, "B C H W", name="features", C=self.conv.in_channels)
+        _, _, H, W = dims(features, "B C H W", name="features", C=self.conv.in_channels)
+        rows, columns = self.conv.kernel_size
+        if min(H - rows, W - columns) < 0:
+            raise ValueError(f"features has {H}×{W} positions; expected at least kernel_size={rows}×{columns}")
         maps = self.conv(features)  # [B, N·P, H', W']
         if self.relu:
             maps = maps.relu()

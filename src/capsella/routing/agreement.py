@@ -56,7 +56,7 @@ def agreement(
     if prior is not None:
         dims(prior, "I J", name="prior", I=I, J=J)
     wide = widen(votes)
-    logits = wide.new_zeros(B, I, J) if prior is None else widen(prior).expand(B, I, J)  # [B, I, J]
+    logits = wide.new_zeros(B, I, J) if prior is None else prior.to(wide.dtype).expand(B, I, J)  # [B, I, J]
     history = []
     for t in range(num_iters):
         couplings = logits.softmax(dim=-1)  # [B, I, J], sums to 1 over J

@@ -13,6 +13,7 @@ from torch import Tensor
 from capsella.errors import check_choice
 from capsella.functional import length, widen
 from capsella.functional import squash as apply_squash
+from capsella.functional.squash import KINDS
 from capsella.shapes import Activations, Couplings, Poses, Votes, dims
 
 
@@ -31,6 +32,15 @@ class Routed:
     activations: Activations
     couplings: Couplings | None = None
     trace: tuple[Tensor, ...] | None = None
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> Routed:
+        """Apply ``fn`` to every tensor that is there."""
+        return Routed(
+            fn(self.poses),
+            fn(self.activations),
+            None if self.couplings is None else fn(self.couplings),
+            None if self.trace is None else tuple(fn(couplings) for couplings in self.trace),
+        )
 
 
 # lets torch.export and the pytree utilities see through it.
@@ -76,7 +86,9 @@ class Algorithm:
     def __post_init__(self) -> None:
         """Read the options from the reference's signature, so that they are stated once."""
         parameters = list(inspect.signature(self.reference).parameters.values())[1:]
-        learned = self.init(1, 1, 1)
+        # on the meta device nothing is drawn: importing an algorithm must not move anybody's random numbers.
+        with torch.device("meta"):
+            learned = self.init(1, 1, 1)
         without_default = {p.name for p in parameters if p.default is inspect.Parameter.empty}
         positional = [p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
         object.__setattr__(self, "positional", tuple(positional))
@@ -168,6 +180,7 @@ def get(name: str) -> Algorithm:
 
 def weighted_sum(votes: Votes, couplings: Tensor, bias: Tensor | None, squash: str) -> Poses:
     """Compute v_j = squash(Σ_i c_ij û_ij + bias_j), the step that all but EM share."""
+    check_choice("squash", squash, KINDS)
     total = torch.einsum("bij,bijd->bjd", couplings, votes)  # [B, J, D]
     return apply_squash(total if bias is None else total + bias, kind=squash)
 
@@ -180,8 +193,8 @@ def check_bias(bias: Tensor | None, J: int, D: int) -> Tensor | None:
     return widen(bias)
 
 
-def as_couplings(couplings: Tensor, B: int, I: int, J: int) -> Couplings:
-    """Check and expand couplings [I, J], or anything broadcastable, to [B, I, J]."""
+def as_couplings(couplings: Tensor, B: int, I: int, J: int, dtype: torch.dtype) -> Couplings:
+    """Check couplings [I, J], or anything broadcastable, and expand them to [B, I, J] in ``dtype``."""
     if not isinstance(couplings, Tensor) or not couplings.is_floating_point():
         kind = couplings.dtype if isinstance(couplings, Tensor) else type(couplings).__name__
         raise TypeError(f"couplings is {kind}; expected a floating-point tensor [I={I}, J={J}]")
@@ -189,7 +202,7 @@ def as_couplings(couplings: Tensor, B: int, I: int, J: int) -> Couplings:
     if len(sizes) != 3 or any(s not in (1, n) for s, n in zip(sizes, (B, I, J), strict=True)):
         expected = f"[I={I}, J={J}], or broadcastable to [B={B}, I, J]"
         raise ValueError(f"couplings has shape {list(couplings.shape)}; expected {expected}")
-    return widen(couplings).expand(B, I, J)
+    return couplings.to(dtype).expand(B, I, J)
 
 
 def routed(
@@ -222,6 +235,7 @@ def route_fixed(
     """Route in one step with couplings that do not depend on the votes: what all algorithms without iterations do."""
     B, I, J, D = dims(votes, "B I J D", name="votes")
     bias = check_bias(bias, J, D)
-    spread = as_couplings(couplings, B, I, J)
-    poses = weighted_sum(widen(votes), spread, bias, squash)
+    wide = widen(votes)
+    spread = as_couplings(couplings, B, I, J, wide.dtype)
+    poses = weighted_sum(wide, spread, bias, squash)
     return routed(poses, length(poses), [spread], dtype=votes.dtype, trace=trace, need_couplings=need_couplings)

@@ -116,37 +116,38 @@ def candidates(algorithm: str, op: str) -> list[Implementation]:
 
 def choose(call: Call, impl: str = "auto") -> Implementation:
     """Pick the implementation for a call, or raise ``UnsupportedCall`` / ``ValueError``."""
-    wanted = _default[-1] if impl == "auto" else impl
+    wanted, origin = (impl, "") if impl != "auto" else (_default[-1], " (from prefer() or CAPSELLA_IMPL)")
     entries = candidates(call.algorithm, call.op)
-    if wanted == "auto":
-        for entry in entries:
-            if not entry.refuse(call):
-                return entry
-        raise UnsupportedCall(explain_call(call))
-    named = [entry for entry in entries if entry.name == wanted]
-    if not named:
-        raise ValueError(unknown_name("impl", wanted, {"auto", *(entry.name for entry in entries)}))
-    for entry in named:
+    if wanted != "auto":
+        named = [entry for entry in entries if entry.name == wanted]
+        if not named:
+            raise ValueError(unknown_name("impl", wanted, {"auto", *(entry.name for entry in entries)}) + origin)
+        entries = named
+    for entry in entries:
         if not entry.refuse(call):
             return entry
-    reasons = "; ".join(reason for entry in named for reason in entry.refuse(call))
-    raise UnsupportedCall(f"impl={wanted!r} cannot run {call.algorithm} here: {reasons}; impl='auto' would")
+    reasons = "; ".join(f"{entry.name}: {reason}" for entry in entries for reason in entry.refuse(call))
+    raise UnsupportedCall(f"impl={wanted!r}{origin} cannot run {call.algorithm} here: {reasons}")
 
 
-def explain_call(call: Call) -> str:
-    """Print one line per implementation: taken, available or refused with its reasons."""
+def explain_call(call: Call, impl: str = "auto") -> str:
+    """Return one line per implementation: runs, can run, or refuses with its reasons."""
+    try:
+        chosen, problem = choose(call, impl), ""
+    except ValueError as error:
+        chosen, problem = None, f"\n  nothing runs: {error}"
     sizes = " ".join(f"{letter}={size}" for letter, size in call.sizes.items())
     lines = [f"{call.algorithm} ({call.op}) on {call.device}, {str(call.dtype).removeprefix('torch.')}, {sizes}"]
-    taken = False
     for entry in candidates(call.algorithm, call.op):
         reasons = entry.refuse(call)
-        verdict = "refuses: " + "; ".join(reasons) if reasons else "can run" if taken else "runs"
-        taken = taken or not reasons
+        verdict = "runs" if entry is chosen else "refuses: " + "; ".join(reasons) if reasons else "can run"
         lines.append(f"  {entry.name:<12} {entry.op:<15} {verdict}")
-    return "\n".join(lines)
+    return "\n".join(lines) + problem
 
 
-def explain(name: str, poses: Tensor, weight: Tensor | None = None, *, rows: int = 1, **options: Any) -> str:
+def explain(
+    name: str, poses: Tensor, weight: Tensor | None = None, *, rows: int = 1, impl: str = "auto", **options: Any
+) -> str:
     """Say which implementation would run, and why not the others.
 
     Args:
@@ -154,6 +155,7 @@ def explain(name: str, poses: Tensor, weight: Tensor | None = None, *, rows: int
         poses: [B, I, P] with a weight; without one, votes [B, I, J, D].
         weight: [I, J, P, D] or [1, J, P, D].
         rows: rows of a matrix pose.
+        impl: as for the algorithm.
         **options: as for the algorithm.
 
     Example:
@@ -164,8 +166,8 @@ def explain(name: str, poses: Tensor, weight: Tensor | None = None, *, rows: int
     algorithm = get(name)
     check_options(name, options, algorithm.options)
     if weight is None:
-        return explain_call(_route_call(algorithm, poses, options))
-    return explain_call(_vote_call(algorithm, poses, weight, rows, options))
+        return explain_call(_route_call(algorithm, poses, options), impl)
+    return explain_call(_vote_call(algorithm, poses, weight, rows, options), impl)
 
 
 def vote_and_route(name: str, poses: Poses, weight: Tensor, *, rows: int = 1, impl: str = "auto", **options: Any) -> Routed:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from capsella.errors import check_choice, check_count
+from capsella.errors import check_choice, check_count, check_number
 from capsella.functional import direction, widen
 from capsella.routing.base import Routed, check_bias, routed
 from capsella.routing.dispatch import register
@@ -98,13 +98,13 @@ def em(
     check_choice("cost_log", cost_log, ("std", "variance"))
     check_choice("normaliser", normaliser, ("gaussian", "constant"))
     check_choice("output", output, ("mean", "scaled"))
+    check_number("eps", eps, least=0)
     temperatures = _per_iteration(inverse_temperature, num_iters)
     bias = check_bias(bias, J, D)
     wide = widen(votes)
     if bias is not None:
         wide = wide + bias
-    beta_a, beta_u = widen(beta_a), widen(beta_u)
-    below = widen(activations)
+    beta_a, beta_u, below = (tensor.to(wide.dtype) for tensor in (beta_a, beta_u, activations))
     log_below = below.clamp(min=torch.finfo(below.dtype).tiny).log()  # [B, I]
     log_couplings = wide.new_full((B, I, J), -math.log(J))
     history = []
@@ -130,8 +130,11 @@ def em(
 
 def _per_iteration(inverse_temperature: float | Sequence[float], num_iters: int) -> list[float]:
     check_count("num_iters", num_iters)
-    if isinstance(inverse_temperature, int | float):
+    if not isinstance(inverse_temperature, Sequence):
+        check_number("inverse_temperature", inverse_temperature)
         return [float(inverse_temperature)] * num_iters
+    for value in inverse_temperature:
+        check_number("inverse_temperature", value)
     values = [float(value) for value in inverse_temperature]
     if len(values) != num_iters:
         raise ValueError(f"inverse_temperature has {len(values)} values; expected 1 or num_iters={num_iters}")

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from capsella.errors import check_choice
-from capsella.functional import multi_hot, widen
+from capsella.functional import multi_hot
 from capsella.functional import squash as apply_squash
+from capsella.functional.losses import check_targets
+from capsella.functional.precision import wide_dtype
 from capsella.routing.base import Routed, route_fixed
 from capsella.routing.dispatch import register
 from capsella.shapes import Votes, dims
@@ -54,13 +56,14 @@ def quadratic(
     return route_fixed(votes, couplings, bias=bias, squash=squash, trace=trace, need_couplings=need_couplings)
 
 
-def _signs(votes: Votes, couplings: Tensor, targets: Tensor, norm: str) -> Tensor:
+def _prepare(votes: Votes, couplings: Tensor, targets: Tensor, norm: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Check the arguments; return votes and couplings in one dtype, and the signs δ [B, J]."""
     B, I, J, _ = dims(votes, "B I J D", name="votes")
     check_choice("norm", norm, NORMS)
     dims(couplings, "I J", name="couplings", I=I, J=J)
-    if targets.shape[:1] != (B,):
-        raise ValueError(f"targets has shape {list(targets.shape)}; expected one row for each of the B={B} samples")
-    return 2 * multi_hot(targets, J, dtype=widen(votes).dtype) - 1  # [B, J]
+    check_targets(targets, B)
+    dtype = torch.promote_types(wide_dtype(votes.dtype), wide_dtype(couplings.dtype))
+    return votes.to(dtype), couplings.to(dtype), 2 * multi_hot(targets, J, dtype=dtype) - 1
 
 
 def quadratic_objective(
@@ -84,12 +87,12 @@ def quadratic_objective(
         >>> quadratic_objective(votes, torch.ones(1, 1), torch.tensor([[1], [0]]), penalty=0.5)  # 9 − 1 − ½
         tensor([7.5000])
     """
-    signs = _signs(votes, couplings, targets, norm)
+    wide, b, signs = _prepare(votes, couplings, targets, norm)
     check_choice("on", on, ("raw", "squashed"))
-    raw = torch.einsum("ij,bijd->bjd", widen(couplings), widen(votes))  # [B, J, D]
+    raw = torch.einsum("ij,bijd->bjd", b, wide)  # [B, J, D]
     capsules = raw if on == "raw" else apply_squash(raw)
     power = torch.einsum("bj,bjd->j", signs, capsules.square())
-    size = widen(couplings).square().sum(dim=0) if norm == "l2" else widen(couplings).abs().sum(dim=0)
+    size = b.square().sum(dim=0) if norm == "l2" else b.abs().sum(dim=0)
     return (power - penalty * size).to(votes.dtype)
 
 
@@ -119,8 +122,7 @@ def quadratic_step(
         >>> quadratic_step(torch.ones(1, 1, 1, 1), torch.ones(1, 1), torch.tensor([0]), rate=0.1, penalty=0.0)
         tensor([[1.2000]])
     """
-    signs = _signs(votes, couplings, targets, norm)
-    wide, b = widen(votes), widen(couplings)
+    wide, b, signs = _prepare(votes, couplings, targets, norm)
     raw = torch.einsum("ij,bijd->bjd", b, wide)  # [B, J, D]
     climb = 2 * torch.einsum("bj,bijd,bjd->ij", signs, wide, raw)
     shrink = 2 * b if norm == "l2" else l1_factor * b.sign()
