@@ -88,7 +88,7 @@ SCHEMES = {
     "peer2022_sign": Scheme(lambda layer: nn.init.normal_(layer.weight, std=0.5), 0.5, 0.5, _glorot_dense),
     "mitterreiter2023": _SOURCES,
     "gu2021": _SOURCES,
-    # votes of about unit variance make EM's cost about zero, so that activations start undecided.
+    # votes of about unit variance keep EM's cost small, so that activations start further from saturation than at ±1/√I.
     "hinton2018": Scheme(lambda layer: nn.init.normal_(layer.weight, std=1.0), 0.0, 0.0, _torch_dense),
     "chen2019": Scheme(_caffe_capsules, 0.0, 0.0, _caffe_dense),
 }
