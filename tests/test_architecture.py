@@ -22,7 +22,7 @@ ORDER = [
 ]
 # what anyone may take from the lazy top level.
 ANYONES = {"__version__", "__numerics__"}
-PUBLIC = ["capsella", "capsella.functional", "capsella.routing", "capsella.nn", "capsella.models"]
+PUBLIC = ["capsella", "capsella.data", "capsella.functional", "capsella.routing", "capsella.nn", "capsella.models"]
 
 
 def part_of(path: Path) -> str:

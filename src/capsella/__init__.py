@@ -19,13 +19,19 @@ __numerics__ = 1
 """Raised by hand, with a CHANGELOG heading, when the same call gives other values: results of another number do not count."""
 
 if TYPE_CHECKING:
-    from capsella import functional, models, nn, routing, testing
-    from capsella.errors import UnsupportedCall
+    from capsella import data, functional, models, nn, routing, testing
+    from capsella.data import Batch, ImageData, list_data, load_data, register_data
+    from capsella.errors import DataError, UnsupportedCall
     from capsella.models import CapsuleNet, Model, Prediction, create_model, list_models, register_model
     from capsella.routing import Routed, vote_and_route
 
-_MODULES = ("functional", "models", "nn", "routing", "testing")
+_MODULES = ("data", "functional", "models", "nn", "routing", "testing")
 _HOMES = {
+    "Batch": "data",
+    "ImageData": "data",
+    "list_data": "data",
+    "load_data": "data",
+    "register_data": "data",
     "CapsuleNet": "models",
     "Model": "models",
     "Prediction": "models",
@@ -34,11 +40,15 @@ _HOMES = {
     "register_model": "models",
     "Routed": "routing",
     "vote_and_route": "routing",
+    "DataError": "errors",
     "UnsupportedCall": "errors",
 }
 
 __all__ = [
+    "Batch",
     "CapsuleNet",
+    "DataError",
+    "ImageData",
     "Model",
     "Prediction",
     "Routed",
@@ -46,10 +56,14 @@ __all__ = [
     "__numerics__",
     "__version__",
     "create_model",
+    "data",
     "functional",
+    "list_data",
     "list_models",
+    "load_data",
     "models",
     "nn",
+    "register_data",
     "register_model",
     "routing",
     "testing",

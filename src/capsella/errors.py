@@ -12,6 +12,10 @@ class UnsupportedCall(ValueError):
     """A named implementation was asked for a call that it refuses; the message lists its reasons."""
 
 
+class DataError(ValueError):
+    """Data that is missing, unreachable or not what it should be; one line that says which file and what to do."""
+
+
 def unknown_name(argument: str, value: object, known: Iterable[str]) -> str:
     """Say that ``value`` is not one of ``known``, nearest matches first.
 

@@ -7,6 +7,7 @@ import sys
 import typer
 
 from capsella import __version__
+from capsella.cli.data import data
 from capsella.cli.info import info
 
 app = typer.Typer(name="capsella", pretty_exceptions_enable=False)
@@ -26,6 +27,7 @@ def options(
 
 
 app.command()(info)
+app.add_typer(data)
 
 
 def main(arguments: list[str] | None = None) -> None:

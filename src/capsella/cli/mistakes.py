@@ -1,4 +1,4 @@
-"""Users' mistakes on the command line: one line on stderr, exit code 2, no traceback."""
+"""Users' mistakes and failures that a user can mend: one line on stderr, no traceback."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from contextlib import contextmanager
 
 import typer
 
+from capsella.errors import DataError
+
 
 @contextmanager
 def users_mistakes() -> Iterator[None]:
-    """Turn a ``ValueError`` or ``TypeError`` of the library into exit code 2; wrap only what reads users' arguments."""
+    """Turn a ``ValueError`` or ``TypeError`` of the library into exit code 2; wrap only what reads users' arguments.
+
+    Data that is missing or broken is a failure and no mistake: exit code 1, one line as well.
+    """
     try:
         yield
+    except DataError as error:
+        typer.echo(f"capsella: {error}", err=True)
+        raise typer.Exit(1) from error
     except (ValueError, TypeError) as error:
         typer.echo(f"capsella: {error}", err=True)
         raise typer.Exit(2) from error

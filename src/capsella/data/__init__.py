@@ -1,0 +1,41 @@
+"""Data sets: found or fetched, checked, split by name, and drawn in batches on the device that trains."""
+
+from capsella.data import affnist, cifar, digits, folder, multimnist, sign, smallnorb, svhn
+from capsella.data.augment import Affine, Augmentation, Place, SabourCifar, Shift
+from capsella.data.base import Batch, Batches, ImageData, Samples, Stored, View
+from capsella.data.draws import Draws, permutation
+from capsella.data.places import Places, cache_folder
+from capsella.data.registry import Content, data_entry, list_data, load_data, register_data
+from capsella.errors import DataError
+
+__all__ = [
+    "Affine",
+    "Augmentation",
+    "Batch",
+    "Batches",
+    "Content",
+    "DataError",
+    "Draws",
+    "ImageData",
+    "Place",
+    "Places",
+    "SabourCifar",
+    "Samples",
+    "Shift",
+    "Stored",
+    "View",
+    "affnist",
+    "cache_folder",
+    "cifar",
+    "data_entry",
+    "digits",
+    "folder",
+    "list_data",
+    "load_data",
+    "multimnist",
+    "permutation",
+    "register_data",
+    "sign",
+    "smallnorb",
+    "svhn",
+]

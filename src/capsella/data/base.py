@@ -1,0 +1,404 @@
+"""A split of a data set: its samples, and how batches of them are drawn on a device."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from capsella.data.augment import Augmentation, Normalisation
+from capsella.data.draws import Draws, permutation
+from capsella.errors import check_count, check_flag
+
+Indices = int | slice | Sequence[int] | np.ndarray | Tensor
+
+# how much a block of batches may take on a GPU, where launching costs more than drawing, and on a CPU, where caches are small.
+_BLOCK_BYTES = {"cpu": 1 << 21}
+_DEVICE_BLOCK_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples ready for a network; ``images, labels = batch`` works too.
+
+    Attributes:
+        images: float32 [B, C, H, W].
+        labels: int64 [B], or multi-hot int64 [B, J].
+        parts: float32 [B, n, C, H, W], the single objects of composed images, else None.
+        part_labels: int64 [B, n], their classes, else None.
+    """
+
+    images: Tensor
+    labels: Tensor
+    parts: Tensor | None = None
+    part_labels: Tensor | None = None
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.images, self.labels))
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, chosen: slice) -> Batch:
+        """Return some of the samples, without a copy."""
+        return Batch(*(None if value is None else value[chosen] for value in vars(self).values()))  # type: ignore[arg-type]
+
+
+class View:
+    """Images or labels that are made when they are asked for: indexed and sliced along the first axis like a tensor.
+
+    Args:
+        shape: of the whole.
+        dtype: of the values.
+        make: from int64 indices [B] to the values [B, …].
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, make: Callable[[Tensor], Tensor]) -> None:
+        self.shape = torch.Size(shape)
+        self.dtype = dtype
+        self._make = make
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Indices | tuple[Any, ...]) -> Tensor:
+        first, *rest = key if isinstance(key, tuple) else (key,)
+        made = self._make(as_indices(first, len(self)))
+        if isinstance(first, int):
+            return made[0][tuple(rest)] if rest else made[0]
+        return made[(slice(None), *rest)] if rest else made
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[k] for k in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"View(shape={tuple(self.shape)}, dtype={self.dtype})"
+
+
+class Samples(ABC):
+    """What is in a set: images and labels by index, on one device."""
+
+    shape: tuple[int, int, int]
+    """Channels, height and width of an image."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of samples."""
+
+    @abstractmethod
+    def draw(self, indices: Tensor, draws: Draws) -> Tensor:
+        """Return images [B, C, H, W] as they lie in the set; where a set is redrawn, with the numbers of ``draws``."""
+
+    @abstractmethod
+    def labels(self, indices: Tensor) -> Tensor:
+        """Return labels [B] or [B, J]."""
+
+    @abstractmethod
+    def to(self, device: torch.device) -> Samples:
+        """Return the same samples on another device."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where the samples lie."""
+
+    @abstractmethod
+    def all_images(self, draws: Callable[[Tensor], Draws]) -> Tensor | View:
+        """Return all images as they lie in the set."""
+
+    @abstractmethod
+    def all_labels(self) -> Tensor | View:
+        """Return all labels."""
+
+    def parts(self, indices: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return the objects that images are composed of, [B, n, C, H, W], and their classes [B, n], where there are such."""
+        return None
+
+
+class Stored(Samples):
+    """Images that are held, and maybe put on a canvas anew each time they are drawn.
+
+    Args:
+        images: [N, C, H, W], uint8 (or float where values are no grey levels).
+        classes: int64 [N].
+        place: puts drawn images at random places.
+    """
+
+    def __init__(self, images: Tensor, classes: Tensor, *, place: Augmentation | None = None) -> None:
+        self._images = images
+        self._classes = classes
+        self._place = place
+        size = (images.shape[2], images.shape[3])
+        self.shape = (images.shape[1], *(size if place is None else place.size(size)))
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def draw(self, indices: Tensor, draws: Draws) -> Tensor:
+        """Take images, and place them."""
+        images = self._images[indices]
+        return images if self._place is None else self._place(images, draws)
+
+    def labels(self, indices: Tensor) -> Tensor:
+        """Return classes [B]."""
+        return self._classes[indices]
+
+    def to(self, device: torch.device) -> Stored:
+        """Copy images and labels."""
+        return Stored(self._images.to(device), self._classes.to(device), place=self._place)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the images lie."""
+        return self._images.device
+
+    def all_images(self, draws: Callable[[Tensor], Draws]) -> Tensor:
+        """Return the tensor itself, or one draw of every placed image."""
+        if self._place is None:
+            return self._images
+        blocks = torch.split(torch.arange(len(self), device=self.device), 4096)
+        return torch.cat([self.draw(block, draws(block)) for block in blocks])
+
+    def all_labels(self) -> Tensor:
+        """Return the tensor itself."""
+        return self._classes
+
+
+def as_indices(value: Indices, count: int, device: torch.device | None = None) -> Tensor:
+    """Turn an index, a slice, a list or a tensor into int64 [B] on ``device``; out of range is an ``IndexError``."""
+    if isinstance(value, slice):
+        chosen = range(count)[value]
+        return torch.arange(chosen.start, chosen.stop, chosen.step, device=device) if chosen else torch.arange(0, device=device)
+    found = value if isinstance(value, Tensor) else torch.as_tensor(value)
+    if found.numel() and (found.ndim > 1 or found.is_floating_point() or found.dtype == torch.bool):
+        raise TypeError(f"indices has dtype {found.dtype} and shape {list(found.shape)}; expected whole numbers [B]")
+    found = found.long().reshape(-1)
+    # looked at only where that is free: a GPU would have to be waited for.
+    if found.device.type == "cpu" and len(found):
+        low, high = int(found.min()), int(found.max())
+        if low < -count or high >= count:
+            raise IndexError(f"indices has {low if low < -count else high}; expected numbers from 0 to {count - 1}")
+        found = torch.where(found < 0, found + count, found) if low < 0 else found
+    return found if device is None else found.to(device, non_blocking=True)
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """One split of a data set, ready to be trained or evaluated on.
+
+    Attributes:
+        samples: what is in it.
+        name: registry name.
+        split: ``"train"``, ``"fit"``, ``"val"`` or ``"test"``.
+        digest: SHA-256 of what defines the samples: content of the files, split and options; it identifies the data of a run.
+        class_names: one per class.
+        options: as resolved by ``load_data``.
+        augment: random change of training images.
+        normalise: how grey levels become inputs.
+        training: whether samples are augmented and redrawn, as in ``"train"`` and ``"fit"``.
+    """
+
+    samples: Samples = field(repr=False)
+    name: str
+    split: str
+    digest: str
+    class_names: tuple[str, ...] = field(repr=False)
+    options: dict[str, Any]
+    augment: Augmentation | None
+    normalise: Normalisation
+    training: bool
+    _elsewhere: dict[torch.device, Samples] = field(default_factory=dict, repr=False, compare=False)
+    _made: dict[str, Tensor | View] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def images(self) -> Tensor | View:
+        """All images as they lie in the set, uint8 [N, C, H, W]; of a set that is redrawn, the draw of epoch 0 and seed 0."""
+        if "images" not in self._made:
+            self._made["images"] = self.samples.all_images(lambda indices: self._draws(indices, 0, 0))
+        return self._made["images"]
+
+    @property
+    def labels(self) -> Tensor | View:
+        """All labels: int64 [N], or multi-hot int64 [N, J]."""
+        return self.samples.all_labels()
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of a batch's images."""
+        channels, *size = self.samples.shape
+        height, width = (size[0], size[1]) if self.augment is None else self.augment.size((size[0], size[1]))
+        return (channels, height, width)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return one image and its label, as a map-style data set does; batches are far faster."""
+        batch = self.batch([index])
+        return batch.images[0], batch.labels[0]
+
+    def to(self, device: torch.device | str) -> ImageData:
+        """Return the same data with its samples on another device."""
+        return ImageData(**{**vars(self), "samples": self._at(device), "_elsewhere": {}, "_made": {}})
+
+    def _at(self, device: torch.device | str | None) -> Samples:
+        # a tensor's device has a number; "cuda" alone has none, and would not equal it.
+        wanted = self.samples.device if device is None else torch.empty(0, device=device).device
+        if wanted == self.samples.device:
+            return self.samples
+        if wanted not in self._elsewhere:
+            self._elsewhere[wanted] = self.samples.to(wanted)
+        return self._elsewhere[wanted]
+
+    def _draws(self, indices: Tensor, epoch: int, seed: int) -> Draws:
+        # what is evaluated on is drawn once and for all.
+        return Draws(indices, seed=seed, epoch=epoch) if self.training else Draws(indices, seed=self.split)
+
+    def batch(self, indices: Indices, *, epoch: int = 0, seed: int = 0, device: torch.device | str | None = None) -> Batch:
+        """Draw samples: a pure function of seed, epoch and each index.
+
+        Args:
+            indices: whole numbers [B], on any device.
+            epoch: pass over the data; augmentations and placements differ between epochs.
+            seed: of the run.
+            device: where the batch is made; the set is copied there once. Where the samples lie if None.
+
+        Returns:
+            Images float32 [B, C, H, W] and labels; the parts too where images are composed.
+        """
+        samples = self._at(device)
+        chosen = as_indices(indices, len(self), samples.device)
+        return self._draw(samples, chosen, epoch, seed)
+
+    def _draw(self, samples: Samples, chosen: Tensor, epoch: int, seed: int) -> Batch:
+        draws = self._draws(chosen, epoch, seed)
+        parts = samples.parts(chosen)
+        # a composed image is cheaper to make from its parts than twice from the start.
+        images = samples.draw(chosen, draws) if parts is None else overlay(parts[0])
+        if self.augment is not None:
+            images = self.augment(images, draws if self.training else None)
+        labels = samples.labels(chosen)
+        if parts is None:
+            return Batch(self.normalise(images), labels)
+        return Batch(self.normalise(images), labels, parts[0].to(torch.float32) / 255, parts[1])
+
+    def parts(self, indices: Indices) -> Tensor:
+        """Return the single objects that composed images are made of, uint8 [B, n, C, H, W]."""
+        return self._parts(indices)[0]
+
+    def part_labels(self, indices: Indices) -> Tensor:
+        """Return the classes of those objects, int64 [B, n]."""
+        return self._parts(indices)[1]
+
+    def _parts(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        found = self.samples.parts(as_indices(indices, len(self), self.samples.device))
+        if found is None:
+            raise ValueError(f"name={self.name!r} has images of one object each; parts are those of multimnist")
+        return found
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        epoch: int = 0,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        shuffle: bool | None = None,
+        drop_last: bool = False,
+        start: int = 0,
+        share: tuple[int, int] = (0, 1),
+    ) -> Batches:
+        """Go through the whole set once.
+
+        Args:
+            batch_size: images of one step, over all processes.
+            epoch: pass over the data.
+            seed: of the run.
+            device: where batches are made.
+            shuffle: in an order drawn from seed and epoch; by default in training only.
+            drop_last: leave out the last batch where it is smaller; by default every sample is served.
+            start: first batch to serve, to go on where a run was interrupted.
+            share: this process and their number; each gets its part of every batch.
+
+        Returns:
+            An iterable of ``Batch`` with a length.
+        """
+        check_count("batch_size", batch_size)
+        check_count("start", start, least=0)
+        check_flag("drop_last", drop_last)
+        rank, world = share
+        if not 0 <= rank < world:
+            raise ValueError(f"share={share!r} names no process; expected (rank, number) with 0 ≤ rank < number")
+        mixed = self.training if shuffle is None else shuffle
+        return Batches(self, batch_size, epoch, seed, self._at(device), mixed, drop_last, start, (rank, world))
+
+
+@dataclass(frozen=True)
+class Batches:
+    """One pass over a set; see ``ImageData.batches``.
+
+    Many batches are drawn as one block and handed out as slices: a sample is the same whatever is drawn beside it, and on a
+    GPU a block costs about as many launches as one batch.
+    """
+
+    data: ImageData
+    batch_size: int
+    epoch: int
+    seed: int
+    samples: Samples
+    shuffle: bool
+    drop_last: bool
+    start: int
+    share: tuple[int, int]
+
+    def _total(self) -> int:
+        count = len(self.data)
+        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+
+    def __len__(self) -> int:
+        return max(0, self._total() - self.start)
+
+    def _order(self) -> Tensor:
+        count, device = len(self.data), self.samples.device
+        if self.shuffle:
+            return permutation(count, seed=self.seed, epoch=self.epoch, device=device)
+        return torch.arange(count, device=device)
+
+    def __iter__(self) -> Iterator[Batch]:
+        order = self._order()
+        channels, height, width = self.data.image_shape
+        limit = _BLOCK_BYTES.get(order.device.type, _DEVICE_BLOCK_BYTES)
+        together = max(1, limit // (4 * channels * height * width * self.batch_size))
+        for first in range(self.start, self._total(), together):
+            last = min(first + together, self._total())
+            steps = [order[k * self.batch_size : (k + 1) * self.batch_size] for k in range(first, last)]
+            mine = [self._part(step) for step in steps]
+            block = self.data._draw(self.samples, torch.cat(mine) if len(mine) > 1 else mine[0], self.epoch, self.seed)
+            at = 0
+            for part in mine:
+                yield block[at : at + len(part)]
+                at += len(part)
+
+    def _part(self, step: Tensor) -> Tensor:
+        rank, world = self.share
+        return step[len(step) * rank // world : len(step) * (rank + 1) // world]
+
+
+def overlay(parts: Tensor) -> Tensor:
+    """Add the grey levels of parts [B, n, C, H, W], cut off at 255: [B, C, H, W]."""
+    return parts.sum(dim=1, dtype=torch.int16).clamp(max=255).to(torch.uint8)

@@ -1,0 +1,141 @@
+"""A user's own images: one folder per class, any size, grey or colour, resized to one size.
+
+Where there are folders ``train`` and ``test``, each holding the class folders, they are the splits. Otherwise a fifth of each
+class is the test set, chosen by the names of the files, so that it stays the same when other classes change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from einops import rearrange
+
+from capsella.data.base import Stored
+from capsella.data.places import Places
+from capsella.data.progress import progress_bar
+from capsella.data.registry import Content, register_data
+from capsella.data.splits import published, take
+from capsella.errors import DataError, check_count, check_flag
+from capsella.functional.patches import as_pair
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
+
+
+@register_data("folder", summary="your own images: root= a folder with one folder per class, resized to image_size")
+def folder(split: str, places: Places, *, image_size: int | tuple[int, int] = 32, grey: bool | None = None) -> Content:
+    """Read images, stretched to one size; grey if all of them are, unless ``grey`` says otherwise."""
+    size = as_pair("image_size", image_size)
+    for side in size:
+        check_count("image_size", side)
+    if grey is not None:
+        check_flag("grey", grey)
+    if not places.given:
+        raise ValueError("root=None names no images; expected the folder that holds one folder per class")
+    if not places.root.is_dir():
+        raise DataError(f"root={str(places.root)!r} is no folder; expected one that holds one folder per class")
+    classes, files = _split(places.root, split)
+    images = _read_all([path for path, _ in files], size, grey)
+    labels = np.array([label for _, label in files])
+    found = hashlib.sha256(images.data).hexdigest()
+    pixels, kinds = torch.from_numpy(images), torch.from_numpy(labels)
+    return Content(
+        Stored(*take(split, pixels, kinds)), tuple(classes), {"content": found, "classes": classes, "labels": labels.tolist()}
+    )
+
+
+def _split(root: Path, split: str) -> tuple[list[str], list[tuple[Path, int]]]:
+    """Return the classes, and the published part's files with their labels."""
+    part = published(split)
+    parts = {name: root / name for name in ("train", "test")}
+    if all(path.is_dir() for path in parts.values()):
+        trained, tested = _classes(parts["train"]), _classes(parts["test"])
+        if set(tested) - set(trained):
+            extra = ", ".join(sorted(set(tested) - set(trained)))
+            raise DataError(
+                f"{parts['test']} has the classes {extra}, which {parts['train']} has not; expected the same folders"
+            )
+        names = sorted(trained)
+        chosen = trained if part == "train" else tested
+        return names, [(path, names.index(name)) for name in sorted(chosen) for path in chosen[name]]
+    found = _classes(root)
+    names = sorted(found)
+    files = []
+    for label, name in enumerate(names):
+        # by a hash of the name: the order in which files were taken says nothing about the split.
+        mixed = sorted(found[name], key=lambda path: hashlib.sha256(f"{name}/{path.name}".encode()).digest())
+        tests = -(-len(mixed) // 5)
+        if tests == len(mixed):
+            raise DataError(f"{root / name} has {len(mixed)} image; expected at least 2, one to learn from and one to test on")
+        files += [(path, label) for path in sorted(mixed[:tests] if part == "test" else mixed[tests:])]
+    return names, files
+
+
+def _classes(root: Path) -> dict[str, list[Path]]:
+    """Return the images of each class folder."""
+    folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if len(folders) < 2:
+        found = f"the folder {folders[0].name}" if folders else "no folders"
+        raise DataError(f"{root} has {found}; expected at least two, one per class")
+    classes = {}
+    for path in folders:
+        inside = (Path(base) / name for base, _, names in os.walk(path) for name in names)
+        classes[path.name] = sorted(
+            file for file in inside if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
+        )
+        if not classes[path.name]:
+            raise DataError(f"{path} has no images; expected files that end in {', '.join(SUFFIXES)}")
+    return classes
+
+
+def _read_all(paths: list[Path], size: tuple[int, int], grey: bool | None) -> np.ndarray:
+    """Return uint8 [N, C, H, W]."""
+    with ThreadPoolExecutor() as pool, progress_bar("reading images", len(paths)) as advance:
+        pending = [pool.submit(_read, path, size) for path in paths]
+        images = []
+        try:
+            for one in pending:
+                images.append(one.result())
+                advance(1)
+        finally:
+            for one in pending:
+                one.cancel()
+    colour = any(image.ndim == 3 for image in images) if grey is None else not grey
+    return np.stack([_channels(image, colour) for image in images])
+
+
+def _channels(image: np.ndarray, colour: bool) -> np.ndarray:
+    if not colour:
+        from PIL import Image
+
+        flat = image if image.ndim == 2 else np.asarray(Image.fromarray(image).convert("L"))
+        return flat[None]
+    return rearrange(image if image.ndim == 3 else np.stack([image] * 3, axis=-1), "h w c -> c h w")
+
+
+def _read(path: Path, size: tuple[int, int]) -> np.ndarray:
+    """Return an image as [H, W], or [H, W, 3] if it has colour, upright, over white where it is transparent."""
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(path) as opened:
+            image = ImageOps.exif_transpose(opened)
+            if image.mode.startswith("I;16") or image.mode == "I":
+                # 16 bits of grey: Pillow would cut off at 255.
+                image = Image.fromarray((np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))
+            if image.has_transparency_data:
+                over = Image.new("RGBA", image.size, "white")
+                over.alpha_composite(image.convert("RGBA"))
+                image = over
+            grey = image.mode in ("1", "L", "LA", "F")
+            small = image.convert("L" if grey else "RGB").resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        reason = " ".join(str(error).replace(str(path), "it").split())
+        raise DataError(f"{path} is no image that can be read ({reason}); remove or replace it") from error
+    values = np.asarray(small)
+    # a picture stored in colour whose channels agree has none.
+    return values[..., 0] if values.ndim == 3 and (values == values[..., :1]).all() else values

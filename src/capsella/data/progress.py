@@ -1,0 +1,31 @@
+"""A progress bar on stderr in a terminal, silence otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Advance = Callable[[int], None]
+
+
+@contextmanager
+def progress_bar(what: str, total: float | None, *, unit: str = "") -> Iterator[Advance]:
+    """Show how far ``what`` has come; call the value with each further amount.
+
+    Args:
+        what: a few words.
+        total: the full amount, None where it is not known.
+        unit: ``"bytes"`` shows amounts as file sizes and the speed.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda amount: None
+        return
+    amounts = (DownloadColumn(), TransferSpeedColumn()) if unit == "bytes" else (TextColumn("{task.percentage:3.0f}%"),)
+    columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda amount: progress.advance(task, amount)
