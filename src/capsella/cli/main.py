@@ -7,6 +7,7 @@ import sys
 import typer
 
 from capsella import __version__
+from capsella.cli.bench import bench
 from capsella.cli.data import data
 from capsella.cli.info import info
 
@@ -28,6 +29,7 @@ def options(
 
 app.command()(info)
 app.add_typer(data)
+app.add_typer(bench)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -3,7 +3,7 @@
 from capsella.data import affnist, cifar, digits, folder, multimnist, sign, smallnorb, svhn
 from capsella.data.augment import Affine, Augmentation, Place, SabourCifar, Shift
 from capsella.data.base import Batch, Batches, ImageData, Samples, Stored, View
-from capsella.data.draws import Draws, permutation
+from capsella.data.draws import Draws, Order
 from capsella.data.places import Places, cache_folder
 from capsella.data.registry import Content, data_entry, list_data, load_data, register_data
 from capsella.errors import DataError
@@ -17,6 +17,7 @@ __all__ = [
     "DataError",
     "Draws",
     "ImageData",
+    "Order",
     "Place",
     "Places",
     "SabourCifar",
@@ -33,7 +34,6 @@ __all__ = [
     "list_data",
     "load_data",
     "multimnist",
-    "permutation",
     "register_data",
     "sign",
     "smallnorb",

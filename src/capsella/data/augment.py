@@ -22,6 +22,7 @@ from capsella.data.transforms import (
     ink_box,
     standardise,
     to_bytes,
+    unit,
     warp,
     window,
 )
@@ -224,14 +225,13 @@ class Normalisation:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return float32 values."""
-        values = images.to(torch.float32)
         if self.kind == "unit":
-            return values / 255
+            return unit(images)
         if self.kind == "standardise":
-            return standardise(values)
+            return standardise(images.to(torch.float32))
         if self.kind == "peer2022":
-            return standardise(values / 255) if self.whole is None else (values / 255 - self.whole[0]) / self.whole[1]
-        return values
+            return standardise(unit(images)) if self.whole is None else (unit(images) - self.whole[0]) / self.whole[1]
+        return images.to(torch.float32)
 
 
 NORMALISATIONS = ("none", "unit", "standardise", "peer2022")

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from capsella.data.augment import Augmentation, Normalisation
-from capsella.data.draws import Draws, permutation
+from capsella.data.draws import Draws, Order
+from capsella.data.transforms import unit
 from capsella.errors import check_count, check_flag
 
 Indices = int | slice | Sequence[int] | np.ndarray | Tensor
@@ -20,6 +21,8 @@ Indices = int | slice | Sequence[int] | np.ndarray | Tensor
 # how much a block of batches may take on a GPU, where launching costs more than drawing, and on a CPU, where caches are small.
 _BLOCK_BYTES = {"cpu": 1 << 21}
 _DEVICE_BLOCK_BYTES = 1 << 26
+# how many samples are put in order at once.
+_STRETCH = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -295,7 +298,7 @@ class ImageData:
         labels = samples.labels(chosen)
         if parts is None:
             return Batch(self.normalise(images), labels)
-        return Batch(self.normalise(images), labels, parts[0].to(torch.float32) / 255, parts[1])
+        return Batch(self.normalise(images), labels, unit(parts[0]), parts[1])
 
     def parts(self, indices: Indices) -> Tensor:
         """Return the single objects that composed images are made of, uint8 [B, n, C, H, W]."""
@@ -373,26 +376,32 @@ class Batches:
     def __len__(self) -> int:
         return max(0, self._total() - self.start)
 
-    def _order(self) -> Tensor:
-        count, device = len(self.data), self.samples.device
-        if self.shuffle:
-            return permutation(count, seed=self.seed, epoch=self.epoch, device=device)
-        return torch.arange(count, device=device)
-
     def __iter__(self) -> Iterator[Batch]:
-        order = self._order()
         channels, height, width = self.data.image_shape
-        limit = _BLOCK_BYTES.get(order.device.type, _DEVICE_BLOCK_BYTES)
+        limit = _BLOCK_BYTES.get(self.samples.device.type, _DEVICE_BLOCK_BYTES)
         together = max(1, limit // (4 * channels * height * width * self.batch_size))
-        for first in range(self.start, self._total(), together):
-            last = min(first + together, self._total())
-            steps = [order[k * self.batch_size : (k + 1) * self.batch_size] for k in range(first, last)]
-            mine = [self._part(step) for step in steps]
-            block = self.data._draw(self.samples, torch.cat(mine) if len(mine) > 1 else mine[0], self.epoch, self.seed)
-            at = 0
-            for part in mine:
-                yield block[at : at + len(part)]
-                at += len(part)
+        for indices in self._stretches(together):
+            steps = torch.split(indices, self.batch_size)
+            for k in range(0, len(steps), together):
+                yield from self._block([self._part(step) for step in steps[k : k + together]])
+
+    def _stretches(self, together: int) -> Iterator[Tensor]:
+        """Yield samples in their order, as many batches of them at once as are cheap to order."""
+        count, device = len(self.data), self.samples.device
+        order = Order(count, seed=self.seed, epoch=self.epoch, device=device) if self.shuffle else None
+        steps = together * max(1, _STRETCH // (together * self.batch_size))
+        for first in range(self.start, self._total(), steps):
+            begin = first * self.batch_size
+            end = min((first + steps) * self.batch_size, self._total() * self.batch_size, count)
+            yield torch.arange(begin, end, device=device) if order is None else order[begin:end]
+
+    def _block(self, steps: list[Tensor]) -> Iterator[Batch]:
+        """Draw some batches at once and yield them one by one."""
+        block = self.data._draw(self.samples, torch.cat(steps), self.epoch, self.seed)
+        at = 0
+        for step in steps:
+            yield block[at : at + len(step)]
+            at += len(step)
 
     def _part(self, step: Tensor) -> Tensor:
         rank, world = self.share

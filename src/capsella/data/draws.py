@@ -11,6 +11,7 @@ is drawn in, on the number of processes, on the device, or on what was drawn bef
 from __future__ import annotations
 
 import hashlib
+import math
 
 import torch
 from torch import Tensor
@@ -77,12 +78,60 @@ class Draws:
         return self.bits(purpose, count).double() / (1 << 32)
 
 
-def permutation(count: int, *, seed: int | str, epoch: int = 0, device: torch.device | str = "cpu") -> Tensor:
-    """Return 0, …, count − 1 in random order, int64 [count]: the order of samples in an epoch.
+_ROUNDS = 8
+
+
+class Order:
+    """A random order of ``count`` samples of which any stretch can be had without the rest.
+
+    Positions are written as (l, r) with l < a = ⌈√count⌉ and r < b = ⌈count/a⌉. Each round of a Feistel network adds a random
+    function of one to the other, modulo its range, which can be undone: the whole is a permutation of a·b positions. One that
+    leads beyond ``count`` goes on from there until it does not (cycle walking); there are fewer than a such places, and where
+    each ends is worked out beforehand.
+
+    Args:
+        count: number of samples.
+        seed: of the run, or a string.
+        epoch: the pass over the data.
+        device: where orders are wanted.
 
     Example:
-        >>> sorted(permutation(5, seed=0).tolist())
+        >>> order = Order(5, seed=0)
+        >>> sorted(order[0:5].tolist())
         [0, 1, 2, 3, 4]
+        >>> torch.equal(order[0:5][2:4], order[2:4])
+        True
     """
-    words = Draws(torch.arange(count, device=device), seed=seed, epoch=epoch).words("order")[0]
-    return words.argsort(stable=True)
+
+    def __init__(self, count: int, *, seed: int | str, epoch: int = 0, device: torch.device | str = "cpu") -> None:
+        self.count, self.seed, self.epoch, self.device = count, seed, epoch, device
+        self._left = math.isqrt(max(count - 1, 0)) + 1
+        self._right = -(-count // self._left)
+        outside = torch.arange(count, self._left * self._right)
+        self._ends = self._walk(outside).to(device, non_blocking=True)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, positions: slice) -> Tensor:
+        """Return the samples at these positions, int64."""
+        chosen = range(self.count)[positions]
+        images = self._permute(torch.arange(chosen.start, max(chosen.start, chosen.stop), chosen.step, device=self.device))
+        if not len(self._ends):
+            return images
+        return torch.where(images < self.count, images, self._ends[(images - self.count).clamp(min=0)])
+
+    def _walk(self, positions: Tensor) -> Tensor:
+        found = self._permute(positions)
+        while (beyond := found >= self.count).any():
+            found = torch.where(beyond, self._permute(found), found)
+        return found
+
+    def _permute(self, positions: Tensor) -> Tensor:
+        left, right = positions // self._right, positions % self._right
+        for k in range(_ROUNDS):
+            (step,) = Draws(right, seed=self.seed, epoch=self.epoch).integers(f"order {k}", self._left)
+            left = (left + step) % self._left
+            (step,) = Draws(left, seed=self.seed, epoch=self.epoch).integers(f"order {k}'", self._right)
+            right = (right + step) % self._right
+        return left * self._right + right

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from capsella.data.draws import permutation
+from capsella.data.draws import Order
 
 SPLITS = ("train", "fit", "val", "test")
 VALIDATION = 5_000
@@ -38,7 +38,7 @@ def members(split: str, count: int) -> Tensor | None:
     if split not in ("fit", "val"):
         return None
     held_out = min(VALIDATION, count // 4)
-    order = permutation(count, seed="capsella fit and val")
+    order = Order(count, seed="capsella fit and val")
     return torch.sort(order[:held_out] if split == "val" else order[held_out:]).values
 
 

@@ -156,6 +156,13 @@ def to_bytes(images: Tensor) -> Tensor:
     return images.round().clamp(0, 255).to(torch.uint8)
 
 
+def unit(images: Tensor) -> Tensor:
+    """Divide grey levels by 255: float32 from 0 to 1."""
+    values = images.to(torch.float32)
+    # by a tensor, because a GPU multiplies by the rounded reciprocal of a plain number, and then differs from the CPU.
+    return values / values.new_full((), 255)
+
+
 def flip(images: Tensor, chosen: Tensor) -> Tensor:
     """Mirror the images of the boolean mask ``chosen`` [B] left to right."""
     return torch.where(rearrange(chosen, "b -> b 1 1 1"), images.flip(-1), images)
