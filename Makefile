@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := src tests examples
 
 .DEFAULT_GOAL := help
-.PHONY: help run test gpu check format lint types fix setup clean
+.PHONY: help run test gpu bench check format lint types fix setup clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,6 +25,9 @@ test: setup  ## the default test suite (CPU)
 
 gpu: setup  ## the tests that need a CUDA device (a CUDA build of torch in .venv)
 	$(BIN)/python -m pytest -n 0 -m gpu tests
+
+bench: setup  ## how fast data is drawn on this machine
+	$(BIN)/capsella bench data
 
 check: format lint types test  ## what CI runs: format, lint, types, tests; changes nothing
 

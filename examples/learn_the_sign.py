@@ -20,13 +20,6 @@ from capsella.functional import margin_loss
 PROBES = (-1.0, -0.5, -0.01, 0.01, 0.5, 1.0)
 
 
-def sign_data() -> tuple[Tensor, Tensor]:
-    """Return x = 0, 1e-4, …, 1 as class 1 and their negatives as class 0: 20,002 numbers, zero among both."""
-    positive = torch.linspace(0, 1, 10_001)
-    images = torch.cat([positive, -positive])[:, None, None, None]  # [N, 1, 1, 1]
-    return images, torch.cat([torch.ones(10_001), torch.zeros(10_001)]).long()
-
-
 def accuracy(model: capsella.Model, images: Tensor, labels: Tensor) -> float:
     """Return the share of numbers whose longest capsule is the right one; a tie counts as wrong."""
     with torch.no_grad():
@@ -41,12 +34,12 @@ def train(*, bias: bool, epochs: int, seed: int, progress: Progress) -> capsella
     torch.manual_seed(seed)
     model = capsella.create_model("sign_capsnet", bias=bias)
     optimiser = torch.optim.Adam(model.parameters(), lr=5e-3)
-    images, labels = sign_data()
+    data = capsella.load_data("sign")
     task = progress.add_task(f"{'with' if bias else 'without'} bias", total=epochs)
-    for _ in range(epochs):
-        for batch in torch.randperm(len(images)).split(256):  # the last, smaller batch too
+    for epoch in range(epochs):
+        for images, labels in data.batches(256, epoch=epoch, seed=seed):
             optimiser.zero_grad()
-            margin_loss(model(images[batch]).scores, labels[batch], down_weight=1.0).backward()
+            margin_loss(model(images).scores, labels, down_weight=1.0).backward()
             optimiser.step()
         progress.advance(task)
     return model
@@ -66,7 +59,7 @@ def main() -> None:
             name: train(bias=bias, epochs=arguments.epochs, seed=arguments.seed, progress=progress)
             for name, bias in (("without bias", False), ("with bias", True))
         }
-    images, labels = sign_data()
+    images, labels = capsella.load_data("sign").batch(slice(None))
     title = "Is x positive? Length of the capsule “yes” for x ="
     table = Table("network", "accuracy", *(f"{x:g}" for x in PROBES), title=title)
     gaps = {}

@@ -60,14 +60,33 @@ def test_type_annotations_are_shipped() -> None:
     assert "Typing :: Typed" in PROJECT["project"]["classifiers"]
 
 
-def test_the_code_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python[^\n]*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-    assert blocks
+def python_blocks(page: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"^```python[^\n]*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_code_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    blocks = python_blocks("README.md")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "readme"}  # blocks may go on from those above
-    for number, block in enumerate(blocks, start=1):
+    needs_data = [block for block in blocks if "load_data" in block]
+    assert 0 < len(needs_data) < len(blocks)
+    for number, block in enumerate([block for block in blocks if block not in needs_data], start=1):
         exec(compile(block, f"README.md, block {number}", "exec"), names)
+    monkeypatch.setenv("CAPSELLA_DATA", str(request.getfixturevalue("real_mnist")))
+    for block in needs_data:
+        exec(compile(block, "README.md, block with data", "exec"), names)
+
+
+def test_the_data_set_in_the_docs_works(capsys: pytest.CaptureFixture[str]) -> None:
+    from capsella.data.registry import _SETS
+
+    (block,) = [block for block in python_blocks("docs/data.md") if "register_data" in block]
+    try:
+        exec(compile(block, "docs/data.md", "exec"), {"__name__": "docs"})
+    finally:
+        _SETS.pop("stripes", None)
+    assert capsys.readouterr().out == "torch.Size([2, 1, 8, 8])\n"
 
 
 def learn_the_sign(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -47,9 +48,10 @@ class Batch:
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, chosen: slice) -> Batch:
-        """Return some of the samples, without a copy."""
-        return Batch(*(None if value is None else value[chosen] for value in vars(self).values()))  # type: ignore[arg-type]
+    def split(self, sizes: int | list[int]) -> Iterator[Batch]:
+        """Yield consecutive parts of this size, or of these sizes, without a copy."""
+        pieces = (torch.split(value, sizes) if value is not None else itertools.repeat(None) for value in vars(self).values())
+        return itertools.starmap(Batch, zip(*pieces, strict=False))
 
 
 class View:
@@ -380,10 +382,10 @@ class Batches:
         channels, height, width = self.data.image_shape
         limit = _BLOCK_BYTES.get(self.samples.device.type, _DEVICE_BLOCK_BYTES)
         together = max(1, limit // (4 * channels * height * width * self.batch_size))
-        for indices in self._stretches(together):
-            steps = torch.split(indices, self.batch_size)
-            for k in range(0, len(steps), together):
-                yield from self._block([self._part(step) for step in steps[k : k + together]])
+        for stretch in self._stretches(together):
+            for block in torch.split(stretch, together * self.batch_size):
+                mine, sizes = self._mine(block)
+                yield from self.data._draw(self.samples, mine, self.epoch, self.seed).split(sizes)
 
     def _stretches(self, together: int) -> Iterator[Tensor]:
         """Yield samples in their order, as many batches of them at once as are cheap to order."""
@@ -395,17 +397,14 @@ class Batches:
             end = min((first + steps) * self.batch_size, self._total() * self.batch_size, count)
             yield torch.arange(begin, end, device=device) if order is None else order[begin:end]
 
-    def _block(self, steps: list[Tensor]) -> Iterator[Batch]:
-        """Draw some batches at once and yield them one by one."""
-        block = self.data._draw(self.samples, torch.cat(steps), self.epoch, self.seed)
-        at = 0
-        for step in steps:
-            yield block[at : at + len(step)]
-            at += len(step)
-
-    def _part(self, step: Tensor) -> Tensor:
+    def _mine(self, block: Tensor) -> tuple[Tensor, int | list[int]]:
+        """Return this process's samples of some batches, and how many it has of each."""
         rank, world = self.share
-        return step[len(step) * rank // world : len(step) * (rank + 1) // world]
+        if world == 1:
+            return block, self.batch_size
+        steps = torch.split(block, self.batch_size)
+        mine = [step[len(step) * rank // world : len(step) * (rank + 1) // world] for step in steps]
+        return torch.cat(mine), [len(part) for part in mine]
 
 
 def overlay(parts: Tensor) -> Tensor:

@@ -42,15 +42,13 @@ def window(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int]) -> 
         [[[[0, 0, 0], [2, 0, 0]]]]
     """
     B, C, H, W = images.shape
-    rows = top[:, None] + torch.arange(size[0], device=images.device)  # [B, H']
-    columns = left[:, None] + torch.arange(size[1], device=images.device)  # [B, W']
-    # one row and one column of zeros at the end stand for everything outside.
-    rows = torch.where((rows >= 0) & (rows < H), rows, H)
-    columns = torch.where((columns >= 0) & (columns < W), columns, W)
-    padded = rearrange(F.pad(images, (0, 1, 0, 1)), "b c h w -> b c (h w)")
-    places = rearrange(rows * (W + 1), "b h -> b h 1") + rearrange(columns, "b w -> b 1 w")
+    rows = top[:, None] + torch.arange(1, size[0] + 1, device=images.device)  # [B, H']
+    columns = left[:, None] + torch.arange(1, size[1] + 1, device=images.device)  # [B, W']
+    # a frame of zeros stands for everything outside.
+    framed = rearrange(F.pad(images, (1, 1, 1, 1)), "b c h w -> b c (h w)")
+    places = rows.clamp(0, H + 1)[:, :, None] * (W + 2) + columns.clamp(0, W + 1)[:, None, :]
     flat = rearrange(places, "b h w -> b 1 (h w)").expand(B, C, -1)
-    return rearrange(padded.gather(2, flat), "b c (h w) -> b c h w", h=size[0])
+    return rearrange(framed.gather(2, flat), "b c (h w) -> b c h w", h=size[0])
 
 
 def centre(images: Tensor, size: tuple[int, int]) -> Tensor:
@@ -181,6 +179,8 @@ def contrast(images: Tensor, factor: Tensor) -> Tensor:
 
 def standardise(images: Tensor) -> Tensor:
     """Give every image mean 0 and standard deviation 1; one without contrast is divided by 1/√(C·H·W), as TensorFlow does."""
-    floor = images[0].numel() ** -0.5 if len(images) else 1.0
+    if not len(images):
+        return images
+    floor = images[0].numel() ** -0.5
     deviation, mean = torch.std_mean(images, dim=(1, 2, 3), correction=0, keepdim=True)
     return (images - mean) / deviation.clamp(min=floor)
