@@ -33,6 +33,7 @@ from capsella.data.matfile import read_mat
 from capsella.data.places import Places, whole_or_nothing
 from capsella.data.progress import progress_bar
 from capsella.data.registry import Content, register_data
+from capsella.data.sources import first_file, read_file
 from capsella.data.splits import fingerprint, published, take
 from capsella.errors import DataError, check_choice, check_count
 
@@ -112,7 +113,7 @@ def _generate(
 
 def _from_cache(path: Path, shape: tuple[int, ...]) -> tuple[Tensor, str] | None:
     """Return a generated set whose bytes are those that were written, else None, so that it is made again."""
-    with suppress(OSError, ValueError, KeyError):
+    with suppress(OSError, ValueError, LookupError, TypeError):
         expected = json.loads(path.with_suffix(".json").read_text())["sha256"]
         content = np.fromfile(path, np.uint8)
         if len(content) == int(np.prod(shape)) and hashlib.sha256(content.data).hexdigest() == expected:
@@ -128,7 +129,7 @@ def official(split: str, places: Places, versions: int) -> Content:
     facts = {}
     for version in range(1, versions + 1):
         path = _official_file(_OFFICIAL[published(split)], version, places)
-        content = path.read_bytes()
+        content = read_file(path)
         facts[f"{path.parent.name}/{path.name}"] = hashlib.sha256(content).hexdigest()
         parts.append(parse_affnist(content, str(path)))
     count = len(parts[0][1])
@@ -143,7 +144,7 @@ def official(split: str, places: Places, versions: int) -> Content:
 
 def _official_file(folder: str, version: int, places: Places) -> Path:
     candidates = [base / folder / f"{version}.mat" for base in places.folders("affnist")]
-    found = next((path for path in candidates if path.is_file()), None)
+    found = first_file(candidates)
     if found is None:
         raise DataError(
             f"source='official' needs {folder}/{version}.mat in {candidates[0].parent.parent}; "
@@ -156,15 +157,22 @@ def parse_affnist(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return images [N, 1, 40, 40] and labels [N] of a structure affNISTdata with image [1600, N] and label_int [1, N]."""
     data = read_mat(content, name).get("affNISTdata")
     images, labels = (data.get("image"), data.get("label_int")) if isinstance(data, dict) else (None, None)
-    if not isinstance(images, np.ndarray) or not isinstance(labels, np.ndarray) or images.shape[0] != SIDE * SIDE:
+    if (
+        not isinstance(images, np.ndarray)
+        or not isinstance(labels, np.ndarray)
+        or images.ndim != 2
+        or len(images) != SIDE * SIDE
+    ):
         raise DataError(f"{name} is not in affNIST's layout; expected affNISTdata with image [1600, N] and label_int [1, N]")
-    return rearrange(images, "(h w) n -> n 1 h w", h=SIDE), labels.reshape(-1).astype(np.int64)
+    return rearrange(images, "(h w) n -> n 1 h w", h=SIDE), labels.reshape(-1)
 
 
 def cached_sets(places: Places) -> list[tuple[Path, bool]]:
     """List the generated sets in the cache, and whether their bytes are those that were written."""
     found = []
     for note in sorted(places.generated.glob("*.json")):
-        shape = json.loads(note.read_text())["shape"]
-        found.append((note.with_suffix(".u8"), _from_cache(note.with_suffix(".u8"), tuple(shape)) is not None))
+        sound = False
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            sound = _from_cache(note.with_suffix(".u8"), tuple(json.loads(note.read_text())["shape"])) is not None
+        found.append((note.with_suffix(".u8"), sound))
     return found

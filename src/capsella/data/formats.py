@@ -51,7 +51,10 @@ def _values(content: bytes, name: str, order: str, at: int, axes: int, stored: i
     if len(content) != expected:
         sizes = " × ".join(map(str, shape))
         raise DataError(f"{name} has {len(content):,} bytes; its header says {sizes}, which takes {expected:,}")
-    return np.frombuffer(content, dtype, offset=start).reshape(shape)
+    try:
+        return np.frombuffer(content, dtype, offset=start).reshape(shape)
+    except ValueError as error:  # no values, but sizes that no array can have
+        raise DataError(f"{name} has a header that makes no sense: {error}") from error
 
 
 def parse_records(content: bytes, name: str, *, side: int = 32) -> tuple[np.ndarray, np.ndarray]:
@@ -67,10 +70,13 @@ def as_tensors(images: np.ndarray, labels: np.ndarray, *, classes: int, name: st
     """Return uint8 images [N, C, H, W] and int64 labels [N] that own their memory, after checking that they belong together."""
     if images.ndim != 4:
         raise DataError(f"{name} has images of shape {list(images.shape)}; expected [N, C, H, W]")
+    if images.dtype != np.uint8:
+        raise DataError(f"{name} has images of type {images.dtype}; expected bytes")
     if labels.ndim != 1 or len(labels) != len(images):
         raise DataError(f"{name} has {len(images):,} images and labels of shape {list(labels.shape)}; expected one label each")
     if len(labels) == 0:
         raise DataError(f"{name} has no images")
-    if labels.min() < 0 or labels.max() >= classes:
+    # NaN is neither: the test is for what labels are, not for what they are not.
+    if not (labels.min() >= 0 and labels.max() < classes and (labels == np.floor(labels)).all()):
         raise DataError(f"{name} has labels from {labels.min()} to {labels.max()}; expected 0 to {classes - 1}")
-    return torch.from_numpy(np.array(images, np.uint8, order="C")), torch.from_numpy(labels.astype(np.int64))
+    return torch.from_numpy(np.array(images, order="C")), torch.from_numpy(labels.astype(np.int64))

@@ -38,8 +38,8 @@ def read_mat(content: bytes, name: str) -> dict[str, Any]:
             if kind == _MATRIX:
                 key, value = _matrix(data, order)
                 variables[key] = value
-    except (struct.error, zlib.error, ValueError, IndexError, StopIteration) as error:
-        raise DataError(f"{name} is a broken MATLAB file ({error or 'it ends too early'})") from error
+    except (struct.error, zlib.error, ValueError, LookupError, StopIteration, RecursionError) as error:
+        raise DataError(f"{name} is a broken MATLAB file ({str(error) or 'it ends too early'})") from error
     return variables
 
 
@@ -50,6 +50,8 @@ def _elements(data: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
         if kind >> 16:
             # a small element: size and type share the first word, the data is in the second.
             kind, size, start, step = kind & 0xFFFF, kind >> 16, at + 4, 8
+            if size > 4:
+                raise ValueError(f"a small element claims {size} bytes")
         else:
             # only compressed elements are not filled up to 8 bytes.
             start, step = at + 8, 8 + (size if kind == _COMPRESSED else -(-size // 8) * 8)
@@ -63,9 +65,13 @@ def _elements(data: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
 
 
 def _matrix(data: memoryview, order: str) -> tuple[str, Any]:
+    if not len(data):
+        return "", None  # how an empty field of a structure is stored
     parts = _elements(data, order)
     flags = struct.unpack_from(f"{order}I", next(parts)[1])[0]
     shape = np.frombuffer(next(parts)[1], f"{order}i4")
+    if len(shape) < 2 or (shape < 0).any():
+        raise ValueError(f"a matrix has the sizes {shape.tolist()}")
     name = bytes(next(parts)[1]).decode("latin-1")
     family = flags & 0xFF
     if family == _STRUCTURE:

