@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Collection, Iterable, Sequence
 from numbers import Real
 from typing import Any
@@ -57,6 +58,13 @@ def check_number(argument: str, value: Any, *, above: float | None = None, least
         raise ValueError(f"{argument}={value!r} is too small; expected a number above {above:g}")
     if least is not None and not float(value) >= least:
         raise ValueError(f"{argument}={value!r} is too small; expected a number of at least {least:g}")
+
+
+def whole_number(argument: str, value: Any) -> int:
+    """Return ``value`` as an int, numpy's and torch's included; ``TypeError`` for anything that only looks like one."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{argument}={value!r} has type {type(value).__name__}; expected a whole number")
+    return operator.index(value)
 
 
 def check_counts(argument: str, value: Any, *, number: int | None = None) -> None:

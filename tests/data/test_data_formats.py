@@ -782,3 +782,108 @@ def test_official_affnist_has_no_public_source_to_fetch_from(tmp_path: Path, mon
     monkeypatch.setattr(affnist, "load_idx", lambda *arguments: pytest.fail("MNIST was asked for"))
     write_official(tmp_path, 1)
     assert len(load_official(tmp_path, versions=1)) == 12
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_flipped_bits_of_a_plain_matlab_file_never_raise_anything_else(bit: int) -> None:
+    content = saved({"affNISTdata": {"image": drawn(8, 2), "label_int": drawn(1, 2), "text": "abc"}, "y": np.arange(3.0)})
+    for at in range(len(content)):
+        broken = bytearray(content)
+        broken[at] ^= 1 << bit
+        try:
+            read_mat(bytes(broken), "file")
+        except DataError as error:
+            message = str(error)
+            assert "()" not in message
+
+
+@pytest.mark.parametrize("kind", [0, 8, 10, 16, 17, 999])
+def test_values_of_an_unknown_type_are_one_line(kind: int) -> None:
+    with pytest.raises(DataError) as caught:
+        read_mat(mat_file(matrix("a", 9, (1, 8), kind, bytes(8))), "file")
+    complaint(caught)
+
+
+def test_a_matrix_that_is_empty_where_its_parts_should_be_says_so() -> None:
+    with pytest.raises(DataError, match=r"ends too early"):
+        read_mat(mat_file(element(14, element(6, bytes(8)))), "file")
+
+
+def structure(name: str, field: str, inner: bytes) -> bytes:
+    parts = element(6, struct.pack("<II", 2, 0)) + element(5, struct.pack("<ii", 1, 1)) + element(1, name.encode())
+    return element(14, parts + element(5, struct.pack("<i", 8)) + element(1, field.encode().ljust(8, b"\0")) + inner)
+
+
+def test_a_field_without_a_value_is_nothing() -> None:
+    assert read_mat(mat_file(structure("s", "a", element(14, b""))), "file")["s"]["a"] is None
+
+
+def test_matlab_files_that_nest_without_end_are_refused() -> None:
+    nested, packed = matrix("", 9, (1, 1), 2, b"\1"), b""
+    for _ in range(2_000):
+        nested = structure("s", "a", nested)
+        squeezed = zlib.compress(packed, 0)
+        packed = struct.pack("<II", 15, len(squeezed)) + squeezed
+    for content in (nested, packed):
+        with pytest.raises(DataError):
+            read_mat(mat_file(content), "file")
+
+
+def test_a_small_element_holds_four_bytes_at_most() -> None:
+    parts = element(6, struct.pack("<II", 9, 0)) + element(5, struct.pack("<ii", 1, 6)) + element(1, b"a")
+    with pytest.raises(DataError):
+        read_mat(mat_file(element(14, parts + struct.pack("<I", 6 << 16 | 2) + bytes(12))), "file")
+
+
+def test_negative_sizes_are_refused() -> None:
+    with pytest.raises(DataError):
+        read_mat(mat_file(matrix("a", 9, (2, -1), 2, bytes(8))), "file")
+
+
+def test_affnist_images_of_three_axes_are_one_line() -> None:
+    content = saved({"affNISTdata": {"image": drawn(1600, 2, 3), "label_int": drawn(1, 2)}})
+    with pytest.raises(DataError) as caught:
+        parse_affnist(content, "1.mat")
+    complaint(caught)
+
+
+def test_affnist_images_of_no_axes_are_one_line() -> None:
+    parts = element(6, struct.pack("<II", 2, 0)) + element(5, struct.pack("<ii", 1, 1)) + element(1, b"affNISTdata")
+    names = b"image".ljust(16, b"\0") + b"label_int".ljust(16, b"\0")
+    fields = matrix("", 9, (), 2, b"\1") + matrix("", 9, (1, 1), 2, b"\1")
+    content = mat_file(element(14, parts + element(5, struct.pack("<i", 16)) + element(1, names) + fields))
+    with pytest.raises(DataError):
+        parse_affnist(content, "1.mat")
+
+
+def test_an_official_file_that_may_not_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_official(tmp_path, 1)
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(DataError) as caught:
+        load_official(tmp_path, versions=1)
+    assert "1.mat cannot be read: Permission denied" in complaint(caught)
+
+
+@pytest.mark.parametrize("axes", [3, 8])
+def test_no_images_of_an_absurd_size_are_one_line(axes: int) -> None:
+    sizes = [0, *[2**32 - 1] * (axes - 1)]
+    with pytest.raises(DataError):
+        parse_idx(struct.pack(f">HBB{axes}I", 0, 8, axes, *sizes), "file")
+    with pytest.raises(DataError):
+        parse_norb(struct.pack(f"<Ii{axes}I", 0x1E3D4C55, axes, *sizes), "file")
+
+
+@pytest.mark.parametrize("label", [np.nan, np.inf, 1.5])
+def test_labels_that_are_no_whole_numbers_are_refused(label: float) -> None:
+    with pytest.raises(DataError):
+        as_tensors(drawn(2, 1, 2, 2), np.array([1.0, label]), classes=10, name="set")
+
+
+@pytest.mark.parametrize("values", [np.full((1, 1, 1, 1), 0.9), np.full((1, 1, 1, 1), 300), np.full((1, 1, 1, 1), -1.0)])
+def test_images_that_are_no_bytes_are_refused(values: np.ndarray) -> None:
+    with pytest.raises(DataError):
+        as_tensors(values, np.array([1]), classes=10, name="set")

@@ -31,6 +31,7 @@ from made_files import checked, complaint, idx_bytes, made_digits, tree, use_as_
 
 import capsella
 from capsella.data import digits, sources
+from capsella.data.affnist import cached_sets
 from capsella.data.places import Places, cache_folder, is_writable, whole_or_nothing
 from capsella.data.progress import progress_bar
 from capsella.data.sources import (
@@ -1361,3 +1362,142 @@ def test_a_download_shows_its_name_in_a_terminal_and_nothing_elsewhere(web: Web,
     assert "2.0/2.0 MB" in screen.getvalue()
     assert download(f"{web.url}/folder/file.gz") == bytes(2_000_000)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_web_page_in_place_of_an_archive_is_one_line(web: Web, places: Places) -> None:
+    web.pages["/all.tar.gz"] = b"<html>Sign in</html>" * 50
+    with pytest.raises(DataError) as caught:
+        obtain(toys(Archive(f"{web.url}/all.tar.gz")), places)
+    complaint(caught)
+
+
+def test_an_answer_that_is_not_http_is_one_line(web: Web, places: Places) -> None:
+    def nonsense(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(b"no HTTP at all\r\n\r\n")
+
+    web.pages["/a/first.bin.gz"] = nonsense
+    with pytest.raises(DataError) as caught:
+        obtain(toys(web.mirror("a")), places)
+    complaint(caught)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
+def test_a_zip_with_a_flipped_byte_is_refused_or_the_byte_did_not_matter(method: int) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", method) as archive:
+        for name, content in INSIDE:
+            archive.writestr(name, content)
+    content = packed.getvalue()
+    # the directory at the end is where most of the kinds of error come from.
+    for at in (*range(0, len(content) - 300, 7), *range(len(content) - 300, len(content))):
+        for bit in (0, 1, 6):
+            broken = bytearray(content)
+            broken[at] ^= 1 << bit
+            try:
+                found = taken(bytes(broken))
+            except Unavailable:
+                continue
+            assert set(found) == set(CONTENTS)
+
+
+def test_an_encrypted_zip_is_refused() -> None:
+    content = bytearray(zip_of(*INSIDE))
+    at = content.index(b"PK\1\2")
+    content[at + 8] |= 1
+    with pytest.raises(Unavailable):
+        taken(bytes(content))
+
+
+def test_a_folder_in_an_archive_that_is_named_like_a_file_is_not_the_file() -> None:
+    packed = zip_of(
+        *[(f"{name}/{name}", content) for name, content in CONTENTS.items()], ("first.bin/", b""), ("x/first.bin/", b"")
+    )
+    assert taken(packed) == CONTENTS
+
+
+@pytest.mark.parametrize("source", ["mirror", "archive"])
+def test_a_damaged_file_changes_nothing_even_where_another_is_missing(web: Web, places: Places, source: str) -> None:
+    put(places.root / "toy_set")
+    (places.root / "toy_set" / "first.bin").write_bytes(b"the user's own")
+    (places.root / "toy_set" / "second.bin").unlink()
+    web.pages["/all"] = tar_of(*INSIDE)
+    before = tree(places.root)
+    with pytest.raises(DataError):
+        obtain(toys(web.serve_toys("a") if source == "mirror" else Archive(f"{web.url}/all")), places)
+    assert tree(places.root) == before
+
+
+def test_an_archive_does_not_replace_files_that_nobody_asked_for(web: Web, places: Places) -> None:
+    put(places.root / "toy_set")
+    (places.root / "toy_set" / "first.bin").write_bytes(b"the user's own")
+    (places.root / "toy_set" / "second.bin").unlink()
+    web.pages["/all"] = tar_of(*INSIDE)
+    obtain(toys(Archive(f"{web.url}/all")), places, ["second.bin"])
+    assert (places.root / "toy_set" / "first.bin").read_bytes() == b"the user's own"
+
+
+@pytest.mark.parametrize("fails", ["file", "folder"])
+def test_new_folders_go_where_the_file_cannot_be_begun(tmp_path: Path, fails: str) -> None:
+    long = "x" * 300
+    with (
+        pytest.raises(OSError, match="too long"),
+        whole_or_nothing(tmp_path / "a" / "b" / ("x" * 250 if fails == "file" else f"{long}/c")),
+    ):
+        pass
+    assert tree(tmp_path) == {}
+
+
+def test_a_folder_that_may_not_be_searched_is_one_line(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(places.root / "toy_set")
+    real = Path.stat
+
+    def refuse(path: Path, **options: bool) -> object:
+        if path.parent.name == "toy_set":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(DataError, match="Permission denied"):
+        obtain(toys(), places)
+
+
+@pytest.mark.parametrize("root", ["~nosuchuser_at_all/data", "x" * 5000])
+def test_a_root_that_cannot_be_is_a_value_error(root: str) -> None:
+    with pytest.raises(ValueError, match="root="):
+        Places.find(root)
+
+
+def test_pip_is_not_taken_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pip.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(Unavailable):
+        Wheel("no-such-package==1").fetch([], [])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_pip_says_of_a_wrong_setting_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_TIMEOUT", "abc")
+    with pytest.raises(Unavailable, match="abc"):
+        Wheel("no-such-package==1").fetch([], [])
+
+
+def test_a_python_that_cannot_be_started_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    with pytest.raises(Unavailable):
+        Wheel("no-such-package==1").fetch([], [])
+
+
+def test_pips_reason_is_found_where_colours_are_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with pytest.raises(Unavailable, match="No matching distribution"):
+        Wheel("no-such-package==1").fetch([], [])
+
+
+@pytest.mark.parametrize("note", ["{", "{}", "[]", ""])
+def test_a_broken_note_of_a_generated_set_is_not_sound(tmp_path: Path, note: str) -> None:
+    places = Places(tmp_path, tmp_path)
+    places.generated.mkdir()
+    (places.generated / "a.json").write_text(note)
+    assert cached_sets(places) == [(places.generated / "a.u8", False)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from capsella.cli.mistakes import users_mistakes
@@ -43,7 +44,7 @@ def list_sets(root: Root = None) -> None:
         what = f"{entry.summary}\n[dim]{options}[/dim]" if options else entry.summary
         table.add_row(name, what, _presence(entry.files, places))
     console.print(table)
-    console.print(f"data directory: {places.root}\ncache folder:   {places.cache}", soft_wrap=True)
+    console.print(escape(f"data directory: {places.root}\ncache folder:   {places.cache}"), soft_wrap=True)
 
 
 def _presence(files: Files | None, places: Places) -> str:
@@ -72,6 +73,10 @@ def get(
     console = Console(highlight=False)
     with users_mistakes():
         options = key_values(option or [])
+        for key in {"name", "split", "root"} & options.keys():
+            raise ValueError(
+                f"-o {key}=… has a place of its own; expected {'the argument NAME' if key == 'name' else f'--{key}'}"
+            )
         if split is not None:
             check_choice("split", split, SPLITS)
         table = Table("split", "images", "shape", "classes", "digest", title=name, title_justify="left")
@@ -98,20 +103,21 @@ def verify(
     sets = {entry.files.name: entry.files for entry in chosen if entry.files is not None}
     table = Table("file", "state", title="Files", title_justify="left")
     states = [state for files in sets.values() for state in _check(files, places, quiet=name is None)]
-    states += [(str(path), "sound" if sound else WRONG) for path, sound in cached_sets(places)]
-    for row in states:
-        table.add_row(*row)
+    if name is None or name.startswith("affnist"):
+        states += [(str(path), "sound" if sound else WRONG) for path, sound in cached_sets(places)]
+    for path, state in states:
+        table.add_row(escape(path), escape(state))
     if states:
         console.print(table)
-    wrong = [path for path, state in states if state.startswith(WRONG)]
-    if not states:
-        console.print(f"no files of data sets in {places.root} or {places.cache}", soft_wrap=True)
+    else:
+        console.print(escape(f"no files of data sets in {places.root} or {places.cache}"), soft_wrap=True)
+    wrong = [path for path, state in states if state.startswith((WRONG, ABSENT))]
     if wrong:
-        typer.echo(f"capsella: {len(wrong)} of {len(states)} files are not as published: {', '.join(wrong)}", err=True)
+        typer.echo(f"capsella: {len(wrong)} of {len(states)} files are not as they should be: {', '.join(wrong)}", err=True)
         raise typer.Exit(1)
 
 
-WRONG = "wrong"
+WRONG, ABSENT = "wrong", "not here"
 
 
 def _check(files: Files, places: Places, *, quiet: bool) -> list[tuple[str, str]]:
@@ -123,7 +129,7 @@ def _check(files: Files, places: Places, *, quiet: bool) -> list[tuple[str, str]
     for file in files.files:
         path = locate(file, places.folders(files.name))
         if path is None:
-            rows += [] if quiet else [(f"{files.name}/{file.name}", "not here")]
+            rows += [] if quiet else [(f"{files.name}/{file.name}", ABSENT)]
             continue
         try:
             read_checked(path, file)

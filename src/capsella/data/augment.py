@@ -26,7 +26,7 @@ from capsella.data.transforms import (
     warp,
     window,
 )
-from capsella.errors import check_choice
+from capsella.errors import check_choice, check_count
 
 
 @runtime_checkable
@@ -48,6 +48,9 @@ class Shift:
 
     pixels: int = 2
 
+    def __post_init__(self) -> None:
+        check_count("pixels", self.pixels, least=0)
+
     def __call__(self, images: Tensor, draws: Draws | None) -> Tensor:
         """Shift a batch."""
         if draws is None:
@@ -67,6 +70,9 @@ class Place:
 
     canvas: int = 40
 
+    def __post_init__(self) -> None:
+        check_count("canvas", self.canvas)
+
     def __call__(self, images: Tensor, draws: Draws | None) -> Tensor:
         """Place a batch; in the middle, without ``draws``."""
         size = (self.canvas, self.canvas)
@@ -77,6 +83,10 @@ class Place:
 
     def size(self, size: tuple[int, int]) -> tuple[int, int]:
         """Return the canvas."""
+        if max(size) > self.canvas:
+            raise ValueError(
+                f"canvas={self.canvas} is too small; expected at least {max(size)} for images of {size[0]}×{size[1]}"
+            )
         return (self.canvas, self.canvas)
 
 
@@ -167,6 +177,9 @@ class SabourCifar:
 
     crop: int = 24
 
+    def __post_init__(self) -> None:
+        check_count("crop", self.crop)
+
     def __call__(self, images: Tensor, draws: Draws | None) -> Tensor:
         """Distort a batch; only crop it, without ``draws``."""
         size = (self.crop, self.crop)
@@ -179,6 +192,8 @@ class SabourCifar:
 
     def size(self, size: tuple[int, int]) -> tuple[int, int]:
         """Return the crop."""
+        if min(size) < self.crop:
+            raise ValueError(f"crop={self.crop} is too large for images of {size[0]}×{size[1]}; expected at most {min(size)}")
         return (self.crop, self.crop)
 
 
@@ -203,7 +218,7 @@ def augmentation(value: object) -> Augmentation | None:
     if isinstance(value, str):
         check_choice("augment", value, AUGMENTATIONS)
         return AUGMENTATIONS[value]
-    if value is None or isinstance(value, Augmentation):
+    if value is None or (isinstance(value, Augmentation) and not isinstance(value, type)):
         return value
     known = ", ".join(map(repr, AUGMENTATIONS))
     raise TypeError(f"augment={value!r} has type {type(value).__name__}; expected one of {known} or an Augmentation")

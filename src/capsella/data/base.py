@@ -15,7 +15,7 @@ from torch import Tensor
 from capsella.data.augment import Augmentation, Normalisation
 from capsella.data.draws import Draws, Order
 from capsella.data.transforms import unit
-from capsella.errors import check_count, check_flag
+from capsella.errors import check_count, check_flag, whole_number
 
 Indices = int | slice | Sequence[int] | np.ndarray | Tensor
 
@@ -79,7 +79,8 @@ class View:
     def __getitem__(self, key: Indices | tuple[Any, ...]) -> Tensor:
         first, *rest = key if isinstance(key, tuple) else (key,)
         made = self._make(as_indices(first, len(self)))
-        if isinstance(first, int):
+        # one number takes the axis away, a slice or a list of one keeps it.
+        if not isinstance(first, slice) and np.ndim(first) == 0:
             return made[0][tuple(rest)] if rest else made[0]
         return made[(slice(None), *rest)] if rest else made
 
@@ -184,8 +185,9 @@ def as_indices(value: Indices, count: int, device: torch.device | None = None) -
     if isinstance(value, slice):
         chosen = range(count)[value]
         return torch.arange(chosen.start, chosen.stop, chosen.step, device=device) if chosen else torch.arange(0, device=device)
-    found = value if isinstance(value, Tensor) else torch.as_tensor(value)
-    if found.numel() and (found.ndim > 1 or found.is_floating_point() or found.dtype == torch.bool):
+    found = value if isinstance(value, Tensor) else _from_array(value)
+    whole = not (found.is_floating_point() or found.is_complex() or found.dtype == torch.bool)
+    if found.numel() and (found.ndim > 1 or not whole):
         raise TypeError(f"indices has dtype {found.dtype} and shape {list(found.shape)}; expected whole numbers [B]")
     found = found.long().reshape(-1)
     # looked at only where that is free: a GPU would have to be waited for.
@@ -195,6 +197,18 @@ def as_indices(value: Indices, count: int, device: torch.device | None = None) -
             raise IndexError(f"indices has {low if low < -count else high}; expected numbers from 0 to {count - 1}")
         found = torch.where(found < 0, found + count, found) if low < 0 else found
     return found if device is None else found.to(device, non_blocking=True)
+
+
+def _from_array(value: object) -> Tensor:
+    """Copy what numpy can read as an array of numbers; a torch tensor cannot share reversed or read-only memory."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # a list of lists of different lengths
+        array = np.asarray(None)
+    if array.dtype.kind not in "iufcb":
+        kind = type(value).__name__
+        raise TypeError(f"indices has type {kind}; expected whole numbers: an int, a slice, a list, an array or a tensor")
+    return torch.from_numpy(np.array(array))
 
 
 @dataclass(frozen=True)
@@ -254,7 +268,7 @@ class ImageData:
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         """Return one image and its label, as a map-style data set does; batches are far faster."""
-        batch = self.batch([index])
+        batch = self.batch([whole_number("index", index)])
         return batch.images[0], batch.labels[0]
 
     def to(self, device: torch.device | str) -> ImageData:
@@ -288,7 +302,7 @@ class ImageData:
         """
         samples = self._at(device)
         chosen = as_indices(indices, len(self), samples.device)
-        return self._draw(samples, chosen, epoch, seed)
+        return self._draw(samples, chosen, whole_number("epoch", epoch), whole_number("seed", seed))
 
     def _draw(self, samples: Samples, chosen: Tensor, epoch: int, seed: int) -> Batch:
         draws = self._draws(chosen, epoch, seed)
@@ -346,11 +360,16 @@ class ImageData:
         check_count("batch_size", batch_size)
         check_count("start", start, least=0)
         check_flag("drop_last", drop_last)
-        rank, world = share
+        if shuffle is not None:
+            check_flag("shuffle", shuffle)
+        if not isinstance(share, Sequence) or len(share) != 2:
+            raise TypeError(f"share={share!r} has type {type(share).__name__}; expected a pair (rank, number)")
+        rank, world = (whole_number("share", value) for value in share)
         if not 0 <= rank < world:
             raise ValueError(f"share={share!r} names no process; expected (rank, number) with 0 ≤ rank < number")
         mixed = self.training if shuffle is None else shuffle
-        return Batches(self, batch_size, epoch, seed, self._at(device), mixed, drop_last, start, (rank, world))
+        when = (whole_number("epoch", epoch), whole_number("seed", seed))
+        return Batches(self, batch_size, *when, self._at(device), mixed, drop_last, start, (rank, world))
 
 
 @dataclass(frozen=True)

@@ -123,8 +123,9 @@ class Order:
 
     def _walk(self, positions: Tensor) -> Tensor:
         found = self._permute(positions)
-        while (beyond := found >= self.count).any():
-            found = torch.where(beyond, self._permute(found), found)
+        # a cycle that lies wholly beyond the end has no way back, and nothing leads into it: its places are never asked for.
+        for _ in range(len(positions)):
+            found = torch.where(found < self.count, found, self._permute(found))
         return found
 
     def _permute(self, positions: Tensor) -> Tensor:

@@ -10,10 +10,12 @@ import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import torch
 from einops import rearrange
+from PIL import Image
 
 from capsella.data.base import Stored
 from capsella.data.places import Places
@@ -23,6 +25,19 @@ from capsella.data.splits import published, take
 from capsella.errors import DataError, check_count, check_flag
 from capsella.functional.patches import as_pair
 
+_PARTS = {"train", "test", "val", "valid", "validation"}
+_ORIENTATION = 0x0112
+# EXIF's orientations, by the turn that puts the image upright; transposing by hand, because Pillow's own helper writes the
+# whole note anew and stumbles over senseless entries.
+_TURNS: dict[object, Image.Transpose] = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 
 
@@ -64,6 +79,8 @@ def _split(root: Path, split: str) -> tuple[list[str], list[tuple[Path, int]]]:
         return names, [(path, names.index(name)) for name in sorted(chosen) for path in chosen[name]]
     found = _classes(root)
     names = sorted(found)
+    if set(names) <= _PARTS:
+        raise DataError(f"{root} has the folders {', '.join(names)}; expected train and test, or one folder per class")
     files = []
     for label, name in enumerate(names):
         # by a hash of the name: the order in which files were taken says nothing about the split.
@@ -77,19 +94,26 @@ def _split(root: Path, split: str) -> tuple[list[str], list[tuple[Path, int]]]:
 
 def _classes(root: Path) -> dict[str, list[Path]]:
     """Return the images of each class folder."""
-    folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    try:
+        folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except OSError as error:
+        _unreadable(error)
     if len(folders) < 2:
         found = f"the folder {folders[0].name}" if folders else "no folders"
         raise DataError(f"{root} has {found}; expected at least two, one per class")
     classes = {}
     for path in folders:
-        inside = (Path(base) / name for base, _, names in os.walk(path) for name in names)
-        classes[path.name] = sorted(
-            file for file in inside if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
-        )
+        inside = (Path(base) / name for base, _, names in os.walk(path, onerror=_unreadable) for name in names)
+        # hidden folders too: editors keep copies of images there.
+        shown = (file for file in inside if not any(part.startswith(".") for part in file.relative_to(path).parts))
+        classes[path.name] = sorted(file for file in shown if file.suffix.lower() in SUFFIXES)
         if not classes[path.name]:
             raise DataError(f"{path} has no images; expected files that end in {', '.join(SUFFIXES)}")
     return classes
+
+
+def _unreadable(error: OSError) -> NoReturn:
+    raise DataError(f"{error.filename} cannot be read: {error.strerror}; check the permissions") from error
 
 
 def _read_all(paths: list[Path], size: tuple[int, int], grey: bool | None) -> np.ndarray:
@@ -105,13 +129,11 @@ def _read_all(paths: list[Path], size: tuple[int, int], grey: bool | None) -> np
             for one in pending:
                 one.cancel()
     colour = any(image.ndim == 3 for image in images) if grey is None else not grey
-    return np.stack([_channels(image, colour) for image in images])
+    return np.ascontiguousarray(np.stack([_channels(image, colour) for image in images]))
 
 
 def _channels(image: np.ndarray, colour: bool) -> np.ndarray:
     if not colour:
-        from PIL import Image
-
         flat = image if image.ndim == 2 else np.asarray(Image.fromarray(image).convert("L"))
         return flat[None]
     return rearrange(image if image.ndim == 3 else np.stack([image] * 3, axis=-1), "h w c -> c h w")
@@ -119,19 +141,20 @@ def _channels(image: np.ndarray, colour: bool) -> np.ndarray:
 
 def _read(path: Path, size: tuple[int, int]) -> np.ndarray:
     """Return an image as [H, W], or [H, W, 3] if it has colour, upright, over white where it is transparent."""
-    from PIL import Image, ImageOps
-
     try:
         with Image.open(path) as opened:
-            image = ImageOps.exif_transpose(opened)
-            if image.mode.startswith("I;16") or image.mode == "I":
+            turn = _TURNS.get(opened.getexif().get(_ORIENTATION))
+            image = opened if turn is None else opened.transpose(turn)
+            if image.mode in ("I", "F"):
+                raise ValueError("it has 32 bits a pixel; save it with 8 or 16")
+            if image.mode.startswith("I;16"):
                 # 16 bits of grey: Pillow would cut off at 255.
                 image = Image.fromarray((np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))
             if image.has_transparency_data:
                 over = Image.new("RGBA", image.size, "white")
                 over.alpha_composite(image.convert("RGBA"))
                 image = over
-            grey = image.mode in ("1", "L", "LA", "F")
+            grey = image.mode in ("1", "L", "LA")
             small = image.convert("L" if grey else "RGB").resize((size[1], size[0]), Image.Resampling.BILINEAR)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         reason = " ".join(str(error).replace(str(path), "it").split())

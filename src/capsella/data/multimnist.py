@@ -104,7 +104,10 @@ class Pairs(Samples):
 
 
 @register_data(
-    "multimnist", summary="two digits over each other on 36×36, partners= images per original, up to 60 million", files=MNIST
+    "multimnist",
+    summary="two digits over each other on 36×36, partners= images per original, up to 60 million",
+    files=MNIST,
+    augments=False,
 )
 def multimnist(split: str, places: Places, *, partners: int = 1, shift: int = 4) -> Content:
     """Pair MNIST's digits."""

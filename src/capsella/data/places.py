@@ -31,7 +31,7 @@ class Places:
     Attributes:
         root: the data directory: files of a set lie in ``<root>/<name>/``, with ``-`` for ``_`` accepted.
         cache: what is fetched goes here where ``root`` may not be written to; what is generated always does.
-        given: whether somebody named ``root``.
+        given: whether the call named ``root``.
     """
 
     root: Path
@@ -41,6 +41,8 @@ class Places:
     @classmethod
     def find(cls, root: str | os.PathLike[str] | None = None) -> Places:
         """Return ``root``, else ``$CAPSELLA_DATA``, else the cache folder, beside the cache folder itself."""
+        if root is not None and not isinstance(root, str | os.PathLike):
+            raise TypeError(f"root={root!r} has type {type(root).__name__}; expected a path")
         named = root if root is not None else os.environ.get("CAPSELLA_DATA") or None
         cache = cache_folder()
         if named is None:
@@ -53,7 +55,7 @@ class Places:
             raise ValueError(f"root={str(named)!r} cannot be looked at ({reason}); expected a folder") from error
         if is_file:
             raise ValueError(f"root={str(named)!r} is a file; expected the folder that holds the data sets' folders")
-        return cls(folder, cache, given=True)
+        return cls(folder, cache, given=root is not None)
 
     def folders(self, name: str) -> list[Path]:
         """List the folders in which files of the set ``name`` may lie, in the order of the search."""

@@ -43,7 +43,7 @@ class Entry:
         summary: one line.
         files: the published files it is made from.
         normalise: default normalisation.
-        augments: whether its values are grey levels that can be moved about.
+        augments: whether images may be changed at random: not single numbers, nor images whose parts would stay behind.
     """
 
     name: str
@@ -123,7 +123,7 @@ def load_data(
     check_options(name, options, entry.options)
     step = augmentation(augment)
     if step is not None and not entry.augments:
-        raise ValueError(f"augment={augment!r} moves pixels about; {name} has none, so use augment=None")
+        raise ValueError(f"augment={augment!r} cannot be used with {name}; expected None")
     scheme = entry.normalise if normalise is None else normalise
     check_choice("normalise", scheme, NORMALISATIONS)
     content = entry.build(split, Places.find(root), **options)
@@ -139,10 +139,18 @@ def load_data(
         normalise=Normalisation(scheme),
         training=is_training(split),
     )
+    if step is not None:
+        step.size((content.samples.shape[1], content.samples.shape[2]))  # says so where images do not fit
     return _as_one_array(data) if scheme == "peer2022" and not data.training else data
 
 
 def _as_one_array(data: ImageData) -> ImageData:
     """Standardise with the mean and deviation of the whole set, as peer2022's code does with what it evaluates on."""
-    values = data.images[:].to(torch.float64) / 255
-    return replace(data, normalise=Normalisation("peer2022", (float(values.mean()), float(values.std(correction=0)))))
+    count, total, squares = 0, 0, 0
+    for start in range(0, len(data), 4096):
+        # whole numbers, so that the sums are exact.
+        values = data.images[start : start + 4096].to(torch.int64)
+        count, total, squares = count + values.numel(), total + int(values.sum()), squares + int(values.square().sum())
+    mean = total / count
+    deviation = (squares / count - mean**2) ** 0.5
+    return replace(data, normalise=Normalisation("peer2022", (mean / 255, deviation / 255)))

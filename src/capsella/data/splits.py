@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from capsella.data.draws import Order
+from capsella.errors import DataError
 
 SPLITS = ("train", "fit", "val", "test")
 VALIDATION = 5_000
@@ -38,6 +39,8 @@ def members(split: str, count: int) -> Tensor | None:
     if split not in ("fit", "val"):
         return None
     held_out = min(VALIDATION, count // 4)
+    if held_out == 0 and split == "val":
+        raise DataError(f"split='val' would have no images: there are {count} to train on; expected at least 4")
     order = Order(count, seed="capsella fit and val")
     return torch.sort(order[:held_out] if split == "val" else order[held_out:]).values
 
