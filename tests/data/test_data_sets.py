@@ -20,7 +20,7 @@ from scipy.io import savemat
 
 from capsella import ImageData, list_data, load_data
 from capsella.data import cifar, digits, smallnorb, svhn
-from capsella.data.base import View
+from capsella.data.samples import View
 from capsella.data.sources import Files
 from capsella.data.splits import members
 from capsella.errors import DataError

@@ -1203,7 +1203,7 @@ def test_root_comes_before_the_variable_and_that_before_the_cache(tmp_path: Path
     monkeypatch.setenv("CAPSELLA_DATA", "")
     assert Places.find() == Places(cache / "data", cache, given=False)
     monkeypatch.setenv("CAPSELLA_DATA", str(tmp_path / "variable"))
-    assert Places.find() == Places(tmp_path / "variable", cache, given=True)
+    assert Places.find() == Places(tmp_path / "variable", cache, given=False)
     assert Places.find(tmp_path / "argument") == Places(tmp_path / "argument", cache, given=True)
     assert Places.find(str(tmp_path / "argument")) == Places(tmp_path / "argument", cache, given=True)
     assert tree(tmp_path) == {}

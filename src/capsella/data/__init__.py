@@ -2,10 +2,11 @@
 
 from capsella.data import affnist, cifar, digits, folder, multimnist, sign, smallnorb, svhn
 from capsella.data.augment import Affine, Augmentation, Place, SabourCifar, Shift
-from capsella.data.base import Batch, Batches, ImageData, Samples, Stored, View
+from capsella.data.base import Batch, Batches, ImageData
 from capsella.data.draws import Draws, Order
 from capsella.data.places import Places, cache_folder
 from capsella.data.registry import Content, data_entry, list_data, load_data, register_data
+from capsella.data.samples import Samples, Stored, View
 from capsella.errors import DataError
 
 __all__ = [

@@ -25,7 +25,6 @@ from einops import rearrange
 from torch import Tensor
 
 from capsella.data.augment import AFFNIST, AFFNIST_LITERAL, AFFNIST_MITTERREITER, Affine
-from capsella.data.base import Stored
 from capsella.data.digits import DIGITS, MNIST, load_idx
 from capsella.data.draws import Draws
 from capsella.data.formats import as_tensors
@@ -33,6 +32,7 @@ from capsella.data.matfile import read_mat
 from capsella.data.places import Places, whole_or_nothing
 from capsella.data.progress import progress_bar
 from capsella.data.registry import Content, register_data
+from capsella.data.samples import Stored
 from capsella.data.sources import first_file, read_file
 from capsella.data.splits import fingerprint, published, take
 from capsella.errors import DataError, check_choice, check_count

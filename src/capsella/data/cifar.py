@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from capsella.data.base import Stored
 from capsella.data.formats import as_tensors, parse_records
 from capsella.data.places import Places
 from capsella.data.registry import Content, register_data
+from capsella.data.samples import Stored
 from capsella.data.sources import Archive, File, Files, obtain
 from capsella.data.splits import published, take
 

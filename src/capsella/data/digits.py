@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from capsella.data.augment import Place
-from capsella.data.base import Stored
 from capsella.data.formats import as_tensors, parse_idx
 from capsella.data.places import Places
 from capsella.data.registry import Content, register_data
+from capsella.data.samples import Stored
 from capsella.data.sources import File, Files, Mirror, Source, Wheel, obtain
 from capsella.data.splits import published, take
 from capsella.errors import check_count

@@ -17,26 +17,26 @@ import torch
 from einops import rearrange
 from PIL import Image
 
-from capsella.data.base import Stored
 from capsella.data.places import Places
 from capsella.data.progress import progress_bar
 from capsella.data.registry import Content, register_data
+from capsella.data.samples import Stored
 from capsella.data.splits import published, take
 from capsella.errors import DataError, check_count, check_flag
 from capsella.functional.patches import as_pair
 
 _PARTS = {"train", "test", "val", "valid", "validation"}
 _ORIENTATION = 0x0112
-# EXIF's orientations, by the turn that puts the image upright; transposing by hand, because Pillow's own helper writes the
+# EXIF's orientations: mirrored first or not, then quarter turns to the left. By hand, because Pillow's own helper writes the
 # whole note anew and stumbles over senseless entries.
-_TURNS: dict[object, Image.Transpose] = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
+_TURNS: dict[object, tuple[bool, int]] = {
+    2: (True, 0),
+    3: (False, 2),
+    4: (True, 2),
+    5: (True, 1),
+    6: (False, 3),
+    7: (True, 3),
+    8: (False, 1),
 }
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 
@@ -142,23 +142,28 @@ def _channels(image: np.ndarray, colour: bool) -> np.ndarray:
 def _read(path: Path, size: tuple[int, int]) -> np.ndarray:
     """Return an image as [H, W], or [H, W, 3] if it has colour, upright, over white where it is transparent."""
     try:
-        with Image.open(path) as opened:
-            turn = _TURNS.get(opened.getexif().get(_ORIENTATION))
-            image = opened if turn is None else opened.transpose(turn)
-            if image.mode in ("I", "F"):
-                raise ValueError("it has 32 bits a pixel; save it with 8 or 16")
-            if image.mode.startswith("I;16"):
-                # 16 bits of grey: Pillow would cut off at 255.
-                image = Image.fromarray((np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))
-            if image.has_transparency_data:
-                over = Image.new("RGBA", image.size, "white")
-                over.alpha_composite(image.convert("RGBA"))
-                image = over
-            grey = image.mode in ("1", "L", "LA")
-            small = image.convert("L" if grey else "RGB").resize((size[1], size[0]), Image.Resampling.BILINEAR)
+        with Image.open(path) as image:
+            mirrored, turns = _TURNS.get(image.getexif().get(_ORIENTATION), (False, 0))
+            values = _values(image)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         reason = " ".join(str(error).replace(str(path), "it").split())
         raise DataError(f"{path} is no image that can be read ({reason}); remove or replace it") from error
+    upright = np.rot90(values[:, ::-1] if mirrored else values, turns)
+    small = Image.fromarray(np.ascontiguousarray(upright)).resize((size[1], size[0]), Image.Resampling.BILINEAR)
     values = np.asarray(small)
     # a picture stored in colour whose channels agree has none.
     return values[..., 0] if values.ndim == 3 and (values == values[..., :1]).all() else values
+
+
+def _values(image: Image.Image) -> np.ndarray:
+    """Return the pixels as bytes, [H, W] or [H, W, 3]."""
+    if image.mode in ("I", "F"):
+        raise ValueError("it has 32 bits a pixel; save it with 8 or 16")
+    if image.mode.startswith("I;16"):
+        # Pillow would cut off at 255.
+        return (np.asarray(image).astype(np.int64) >> 8).astype(np.uint8)
+    if image.has_transparency_data:
+        over = Image.new("RGBA", image.size, "white")
+        over.alpha_composite(image.convert("RGBA"))
+        return np.asarray(over.convert("RGB"))
+    return np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))

@@ -15,11 +15,11 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from capsella.data.base import Samples, View, overlay
 from capsella.data.digits import DIGITS, MNIST, load_idx
 from capsella.data.draws import Draws
 from capsella.data.places import Places
 from capsella.data.registry import Content, register_data
+from capsella.data.samples import Samples, View, overlay
 from capsella.data.transforms import window
 from capsella.errors import check_count
 

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from capsella.data.augment import NORMALISATIONS, Augmentation, Normalisation, augmentation
-from capsella.data.base import ImageData, Samples
+from capsella.data.base import ImageData
 from capsella.data.places import Places
+from capsella.data.samples import Samples
 from capsella.data.sources import Files
 from capsella.data.splits import SPLITS, fingerprint, is_training
 from capsella.errors import check_choice, check_options

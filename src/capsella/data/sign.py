@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from capsella.data.base import Stored
 from capsella.data.places import Places
 from capsella.data.registry import Content, register_data
+from capsella.data.samples import Stored
 from capsella.data.splits import published, take
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from capsella.data.base import Stored
 from capsella.data.formats import as_tensors, parse_norb
 from capsella.data.places import Places
 from capsella.data.registry import Content, register_data
+from capsella.data.samples import Stored
 from capsella.data.sources import File, Files, Mirror, obtain
 from capsella.data.splits import published, take
 

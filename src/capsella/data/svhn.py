@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from einops import rearrange
 
-from capsella.data.base import Stored
 from capsella.data.digits import DIGITS
 from capsella.data.formats import as_tensors
 from capsella.data.matfile import read_mat
 from capsella.data.places import Places
 from capsella.data.registry import Content, register_data
+from capsella.data.samples import Stored
 from capsella.data.sources import File, Files, Mirror, obtain
 from capsella.data.splits import published, take
 from capsella.errors import DataError
