@@ -22,8 +22,6 @@ from torch import Tensor
 
 from capsella.data import Batch, Batches, ImageData, Order, Stored, base, load_data
 from capsella.data.augment import AUGMENTATIONS, NORMALISATIONS, Affine, Normalisation, Place, augmentation
-from capsella.data.base import Batch, Batches, ImageData
-from capsella.data.samples import Stored
 from capsella.data.transforms import centre
 
 COUNT = 130

@@ -308,3 +308,11 @@ def test_what_follows_a_sample_has_nothing_to_do_with_it(count: int) -> None:
         (places * 50 // count, order * 50 // count), torch.ones(1, dtype=torch.int64), accumulate=True
     )
     assert 1e-4 < stats.chi2_contingency(regions).pvalue < 1 - 1e-4
+
+
+def test_an_order_can_be_read_backwards_and_in_steps() -> None:
+    order = Order(1_003, seed=4)
+    whole = order[:]
+    assert torch.equal(order[::-1], whole.flip(0))
+    assert torch.equal(order[10:900:7], whole[10:900:7])
+    assert order[5:5].tolist() == order[9:2].tolist() == []

@@ -56,3 +56,15 @@ def test_the_set_is_copied_to_a_device_once(root: Path) -> None:
     assert first.images.device == first.labels.device == torch.device("cuda", 0)
     assert data._at("cuda") is data._at("cuda:0")
     assert torch.equal(first.images.cpu(), data.batch([1, 2]).images)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"normalise": "standardise"}, {"normalise": "peer2022"}, {"augment": "sabour_cifar", "normalise": "standardise"}],
+)
+def test_a_sample_on_a_gpu_does_not_depend_on_its_batch(options: dict[str, str], root: Path) -> None:
+    data = load_data("mnist", root=root, **options).to("cuda")
+    whole = data.batch(range(600), epoch=1).images
+    for size in (1, 7, 128):
+        parts = [data.batch(range(start, min(start + size, 600)), epoch=1).images for start in range(0, 600, size)]
+        assert torch.equal(torch.cat(parts), whole)

@@ -243,9 +243,9 @@ class Normalisation:
         if self.kind == "unit":
             return unit(images)
         if self.kind == "standardise":
-            return standardise(images.to(torch.float32))
+            return standardise(images)
         if self.kind == "peer2022":
-            return standardise(unit(images)) if self.whole is None else (unit(images) - self.whole[0]) / self.whole[1]
+            return standardise(images, levels=255) if self.whole is None else (unit(images) - self.whole[0]) / self.whole[1]
         return images.to(torch.float32)
 
 

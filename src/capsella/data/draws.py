@@ -107,8 +107,7 @@ class Order:
         self.count, self.seed, self.epoch, self.device = count, seed, epoch, device
         self._left = math.isqrt(max(count - 1, 0)) + 1
         self._right = -(-count // self._left)
-        outside = torch.arange(count, self._left * self._right)
-        self._ends = self._walk(outside).to(device, non_blocking=True)
+        self._ends = self._walk().to(device, non_blocking=True)
 
     def __len__(self) -> int:
         return self.count
@@ -116,17 +115,21 @@ class Order:
     def __getitem__(self, positions: slice) -> Tensor:
         """Return the samples at these positions, int64."""
         chosen = range(self.count)[positions]
-        images = self._permute(torch.arange(chosen.start, max(chosen.start, chosen.stop), chosen.step, device=self.device))
+        if not chosen:
+            return torch.arange(0, device=self.device)
+        found = self._permute(torch.arange(chosen.start, chosen.stop, chosen.step, device=self.device))
         if not len(self._ends):
-            return images
-        return torch.where(images < self.count, images, self._ends[(images - self.count).clamp(min=0)])
+            return found
+        return torch.where(found < self.count, found, self._ends[(found - self.count).clamp(min=0)])
 
-    def _walk(self, positions: Tensor) -> Tensor:
-        found = self._permute(positions)
-        # a cycle that lies wholly beyond the end has no way back, and nothing leads into it: its places are never asked for.
-        for _ in range(len(positions)):
-            found = torch.where(found < self.count, found, self._permute(found))
-        return found
+    def _walk(self) -> Tensor:
+        """Return where each place beyond the end leads in the end."""
+        ends = self._permute(torch.arange(self.count, self._left * self._right))
+        # each round doubles the steps that have been taken. A cycle that lies wholly beyond the end stays there, which does no
+        # harm: nothing leads into it.
+        for _ in range(len(ends).bit_length()):
+            ends = torch.where(ends < self.count, ends, ends[(ends - self.count).clamp(min=0)])
+        return ends
 
     def _permute(self, positions: Tensor) -> Tensor:
         left, right = positions // self._right, positions % self._right

@@ -147,11 +147,10 @@ def load_data(
 
 def _as_one_array(data: ImageData) -> ImageData:
     """Standardise with the mean and deviation of the whole set, as peer2022's code does with what it evaluates on."""
-    count, total, squares = 0, 0, 0
+    count, total, squares = 0, 0.0, 0.0
     for start in range(0, len(data), 4096):
-        # whole numbers, so that the sums are exact.
-        values = data.images[start : start + 4096].to(torch.int64)
-        count, total, squares = count + values.numel(), total + int(values.sum()), squares + int(values.square().sum())
+        values = data.images[start : start + 4096].to(torch.float64)
+        count, total, squares = count + values.numel(), total + float(values.sum()), squares + float(values.square().sum())
     mean = total / count
-    deviation = (squares / count - mean**2) ** 0.5
+    deviation = max(squares / count - mean**2, 0.0) ** 0.5 or 1.0
     return replace(data, normalise=Normalisation("peer2022", (mean / 255, deviation / 255)))

@@ -44,7 +44,9 @@ class View:
         # one number takes the axis away, a slice or a list of one keeps it.
         if not isinstance(first, slice) and np.ndim(first) == 0:
             return made[0][tuple(rest)] if rest else made[0]
-        return made[(slice(None), *rest)] if rest else made
+        # two lists name pairs, as they do with a tensor; a slice and a list do not.
+        pairs = not isinstance(first, slice) and any(not isinstance(each, slice) and np.ndim(each) > 0 for each in rest)
+        return made[(torch.arange(len(made)) if pairs else slice(None), *rest)] if rest else made
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[k] for k in range(len(self)))

@@ -173,14 +173,22 @@ def brightness(images: Tensor, delta: Tensor) -> Tensor:
 
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
     """Stretch each channel about its own mean by ``factor`` [B]; nothing is clipped."""
-    mean = images.mean(dim=(-2, -1), keepdim=True)
-    return (images - mean) * rearrange(factor.to(images.dtype), "b -> b 1 1 1") + mean
+    # a GPU adds up in an order that depends on the size of the batch; in float64 that cannot be seen afterwards.
+    mean = images.double().mean(dim=(-2, -1), keepdim=True)
+    return ((images - mean) * rearrange(factor, "b -> b 1 1 1") + mean).to(images.dtype)
 
 
-def standardise(images: Tensor) -> Tensor:
-    """Give every image mean 0 and standard deviation 1; one without contrast is divided by 1/√(C·H·W), as TensorFlow does."""
+def standardise(images: Tensor, *, levels: float = 1) -> Tensor:
+    """Give every image mean 0 and standard deviation 1; bytes become float32.
+
+    An image with little contrast is divided by ``levels``/√(C·H·W), as TensorFlow does with values that were first divided by
+    ``levels``.
+    """
+    dtype = images.dtype if images.is_floating_point() else torch.float32
     if not len(images):
-        return images
-    floor = images[0].numel() ** -0.5
-    deviation, mean = torch.std_mean(images, dim=(1, 2, 3), correction=0, keepdim=True)
-    return (images - mean) / deviation.clamp(min=floor)
+        return images.to(dtype)
+    values = images.double()
+    # sums of grey levels and of their squares are exact in float64, whatever the order in which a device adds.
+    mean, square = (each.mean(dim=(1, 2, 3), keepdim=True) for each in (values, values.square()))
+    deviation = (square - mean.square()).clamp(min=0).sqrt()
+    return ((values - mean) / deviation.clamp(min=levels * images[0].numel() ** -0.5)).to(dtype)
