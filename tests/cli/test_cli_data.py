@@ -190,7 +190,7 @@ def test_list_names_every_set_and_says_which_are_here(root: Path, cache: Path) -
     assert row(out, "affnist")[2] == "yes"
     assert row(out, "fashion_mnist")[2] == "no"
     assert row(out, "cifar10")[2] == "no"
-    assert row(out, "sign")[2] == "needs no files"
+    assert row(out, "sign")[2] == "nothing to fetch"
     assert f"data directory: {root}\n" in out
     assert f"cache folder:   {cache}\n" in out
     # options with their defaults.
@@ -611,7 +611,7 @@ def test_a_set_of_ones_own_can_be_listed_and_got() -> None:
 
     try:
         listed = run("list")[1]
-        assert row(listed, "dots") == ["dots", "one bright pixel", "needs no files"]
+        assert row(listed, "dots") == ["dots", "one bright pixel", "nothing to fetch"]
         assert "side=4" in listed
         code, out, err = run("get", "dots", "-o", "side=3", "--split", "train")
         assert (code, err) == (0, "")

@@ -688,7 +688,7 @@ def test_an_augmentation_may_be_an_object(load: Load) -> None:
         one, other = load("cifar10", augment=given), load("cifar10", augment=named)
         assert torch.equal(one.batch(range(9), epoch=1).images, other.batch(range(9), epoch=1).images)
         assert one.augment == other.augment
-    placed = load("mnist", augment=Place(40))
+    placed = load("mnist", augment=Place(40, purpose="place"))
     assert torch.equal(placed.batch(range(9), epoch=1).images, load("mnist40").batch(range(9), epoch=1).images)
     assert load("mnist", augment=Place(31), split="test").image_shape == (1, 31, 31)
 

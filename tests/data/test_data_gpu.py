@@ -68,3 +68,10 @@ def test_a_sample_on_a_gpu_does_not_depend_on_its_batch(options: dict[str, str],
     for size in (1, 7, 128):
         parts = [data.batch(range(start, min(start + size, 600)), epoch=1).images for start in range(0, 600, size)]
         assert torch.equal(torch.cat(parts), whole)
+
+
+def test_negative_indices_on_a_gpu_are_those_of_the_cpu(root: Path) -> None:
+    data = load_data("mnist", root=root, augment="shift")
+    here = data.batch([-1, -600], epoch=2).images
+    there = data.batch(torch.tensor([-1, -600], device="cuda"), epoch=2, device="cuda").images
+    assert torch.equal(here, there.cpu())

@@ -572,17 +572,19 @@ SETS: tuple[tuple[str, dict[str, int]], ...] = (("affnist", {"versions": 3}), ("
 
 def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     exact, originals = replace(AFFNIST, double=True), digits(50)
-    whole = torch.cat(list(transformed(exact, originals, "test", 0)))
+    whole = torch.cat(list(transformed(exact, originals, torch.arange(len(originals)), "test", 0)))
     monkeypatch.setattr(affnist, "_BLOCK", 7)
-    blocks = list(transformed(exact, originals, "test", 0))
+    blocks = list(transformed(exact, originals, torch.arange(len(originals)), "test", 0))
     assert [len(block) for block in blocks] == [7] * 7 + [1]
     assert torch.equal(torch.cat(blocks), whole)
-    assert torch.equal(torch.cat(list(transformed(exact, originals[:20], "test", 0))), whole[:20])
+    assert torch.equal(torch.cat(list(transformed(exact, originals, torch.arange(20), "test", 0))), whole[:20])
 
 
 def test_every_split_has_draws_of_its_own(made: Path) -> None:
     exact, originals = replace(AFFNIST, double=True), digits(40)
-    made_for = [torch.cat(list(transformed(exact, originals, split, 0))) for split in ("train", "fit", "val", "test")]
+    made_for = [
+        torch.cat(list(transformed(exact, originals, torch.arange(len(originals)), split, 0))) for split in ("train", "test")
+    ]
     for k, first in enumerate(made_for):
         for second in made_for[k + 1 :]:
             assert not (first == second).flatten(1).all(dim=1).any()

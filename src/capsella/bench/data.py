@@ -50,19 +50,24 @@ PIPELINES = (
 )
 
 
-def measure(device: torch.device, *, root: str | os.PathLike[str] | None = None, batch_size: int = 128) -> dict[str, Any]:
+def measure(
+    device: torch.device, *, root: str | os.PathLike[str] | None = None, batch_size: int = 128, images: int | None = None
+) -> dict[str, Any]:
     """Check every pipeline against the CPU, then time it; return a record.
 
     Args:
         device: where batches are drawn.
         root: the data directory.
         batch_size: images of a batch.
+        images: how many are drawn in each repeat; about a second's worth if None.
     """
     loaded = [(pipeline, load_data(pipeline.set_name, root=root, **pipeline.options)) for pipeline in PIPELINES]
     for pipeline, data in loaded:
+        if batch_size > len(data):
+            raise ValueError(f"batch_size={batch_size} is too large; expected at most {len(data)}, the images of {data.name}")
         check(pipeline, data, device)
     speed = bandwidth(device)
-    readings = [reading for pipeline, data in loaded for reading in _time(pipeline, data, device, batch_size, speed)]
+    readings = [reading for pipeline, data in loaded for reading in _time(pipeline, data, device, batch_size, images, speed)]
     readings.append(_loading(device, root))
     return record("data", device, readings, batch_size=batch_size, bandwidth=speed)
 
@@ -81,13 +86,14 @@ def check(pipeline: Pipeline, data: ImageData, device: torch.device) -> None:
             raise RuntimeError(f"{pipeline.name}: {wrong:.2%} of {name} differ between {device} and the CPU; nothing is timed")
 
 
-def _time(pipeline: Pipeline, data: ImageData, device: torch.device, batch_size: int, speed: float) -> Iterator[Reading]:
+def _time(
+    pipeline: Pipeline, data: ImageData, device: torch.device, batch_size: int, images: int | None, speed: float
+) -> Iterator[Reading]:
     channels, height, width = data.image_shape
     parts = data.batch([0]).parts
     written = 1 if parts is None else 1 + parts.shape[1]
     moved = pipeline.read + written * 4 * channels * height * width + _SMALL
     says = f"{moved:,} bytes an image at {speed / 1e9:,.0f} GB/s"
-    # enough for about a second of each on either kind of device.
     many, few = (1_000_000, 50_000) if device.type == "cuda" else (30_000, 20_000)
 
     def through(batches: int) -> None:
@@ -99,8 +105,8 @@ def _time(pipeline: Pipeline, data: ImageData, device: torch.device, batch_size:
             data.batch(order[k * batch_size % 32_768 :][:batch_size], epoch=k, device=device)
 
     order = torch.randperm(len(data), device=device)[: 32_768 + batch_size]
-    for name, run, images in (("batches()", through, many), ("batch()", singly, few)):
-        batches = -(-images // batch_size)
+    for name, run, amount in (("batches()", through, many), ("batch()", singly, few)):
+        batches = -(-(images or amount) // batch_size)
         times = seconds(functools.partial(run, batches), device)
         yield rate(f"{pipeline.name}, {name}", "images/s", batches * batch_size, times, floor=speed / moved, floor_says=says)
 

@@ -51,7 +51,7 @@ def _presence(files: Files | None, places: Places) -> str:
     from capsella.data.sources import locate
 
     if files is None:
-        return "needs no files"
+        return "nothing to fetch"
     found = sum(locate(file, places.folders(files.name)) is not None for file in files.files)
     if found == len(files.files):
         return "yes"

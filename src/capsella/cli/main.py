@@ -11,6 +11,9 @@ from capsella.cli.bench import bench
 from capsella.cli.data import data
 from capsella.cli.info import info
 
+# what the parser makes of Ctrl-C, without a word of its own.
+_INTERRUPTED = 130
+
 app = typer.Typer(name="capsella", pretty_exceptions_enable=False)
 
 
@@ -49,4 +52,6 @@ def main(arguments: list[str] | None = None) -> None:
         message = " ".join(str(error.format_message()).split())
         typer.echo(f"capsella: {message} (capsella --help lists what there is)", err=True)
         sys.exit(2)
+    if code == _INTERRUPTED:
+        typer.echo("capsella: interrupted; nothing was left half-written", err=True)
     sys.exit(code if isinstance(code, int) else 0)

@@ -7,6 +7,7 @@ from capsella.data.draws import Draws, Order
 from capsella.data.places import Places, cache_folder
 from capsella.data.registry import Content, data_entry, list_data, load_data, register_data
 from capsella.data.samples import Samples, Stored, View
+from capsella.data.tensors import from_tensors
 from capsella.errors import DataError
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "data_entry",
     "digits",
     "folder",
+    "from_tensors",
     "list_data",
     "load_data",
     "multimnist",

@@ -34,7 +34,7 @@ from capsella.data.progress import progress_bar
 from capsella.data.registry import Content, register_data
 from capsella.data.samples import Stored
 from capsella.data.sources import first_file, read_file
-from capsella.data.splits import fingerprint, published, take
+from capsella.data.splits import fingerprint, members, published, take
 from capsella.errors import DataError, check_choice, check_count
 
 GENERATOR = 1
@@ -73,32 +73,34 @@ def affnist_literal(split: str, places: Places, *, versions: int = 1) -> Content
 
 
 def _synthetic(name: str, reading: Affine, split: str, places: Places, versions: int) -> Content:
-    originals, labels, facts = load_idx(MNIST, split, places)
+    part = published(split)
+    originals, labels, facts = load_idx(MNIST, part, places)
+    # a digit is transformed alike in whatever split it is: fit and val are parts of train here too.
+    chosen = members(split, len(originals))
+    chosen = torch.arange(len(originals)) if chosen is None else chosen
     exact = replace(reading, double=True)
     recipe = {**facts, **asdict(exact), "split": split, "versions": versions, "generator": GENERATOR}
     path = places.generated / f"{name}-{split}-{versions}-{fingerprint(**recipe)[:16]}.u8"
-    shape = (versions * len(originals), 1, SIDE, SIDE)
-    images, checksum = _from_cache(path, shape) or _generate(path, shape, exact, originals, split, versions)
-    return Content(Stored(images, labels.repeat(versions)), DIGITS, {**facts, "content": checksum})
+    shape = (versions * len(chosen), 1, SIDE, SIDE)
+    blocks = (block for version in range(versions) for block in transformed(exact, originals, chosen, part, version))
+    images, checksum = _from_cache(path, shape) or _generate(path, shape, blocks)
+    return Content(Stored(images, labels[chosen].repeat(versions)), DIGITS, {**facts, "content": checksum})
 
 
-def transformed(reading: Affine, originals: Tensor, split: str, version: int) -> Iterator[Tensor]:
-    """Yield one version of every original, uint8 [b, 1, 40, 40], in blocks; it does not depend on how many there are."""
-    for block in torch.split(torch.arange(len(originals)), _BLOCK):
-        yield reading(originals[block], Draws(block, seed=f"affnist {split}", epoch=version))
+def transformed(reading: Affine, originals: Tensor, chosen: Tensor, part: str, version: int) -> Iterator[Tensor]:
+    """Yield one version of the chosen originals, uint8 [b, 1, 40, 40], in blocks; no image depends on the others."""
+    for block in torch.split(chosen, _BLOCK):
+        yield reading(originals[block], Draws(block, seed=f"affnist {part}", epoch=version))
 
 
-def _generate(
-    path: Path, shape: tuple[int, ...], reading: Affine, originals: Tensor, split: str, versions: int
-) -> tuple[Tensor, str]:
+def _generate(path: Path, shape: tuple[int, ...], blocks: Iterator[Tensor]) -> tuple[Tensor, str]:
     images = torch.empty(shape, dtype=torch.uint8)
     at = 0
     with progress_bar(f"making {path.name.split('.')[0]}", len(images)) as advance:
-        for version in range(versions):
-            for block in transformed(reading, originals, split, version):
-                images[at : at + len(block)] = block
-                at += len(block)
-                advance(len(block))
+        for block in blocks:
+            images[at : at + len(block)] = block
+            at += len(block)
+            advance(len(block))
     values = images.numpy().reshape(-1)
     checksum = hashlib.sha256(values.data).hexdigest()
     try:

@@ -26,7 +26,7 @@ from capsella.data.transforms import (
     warp,
     window,
 )
-from capsella.errors import check_choice, check_count
+from capsella.errors import check_choice, check_count, check_number
 
 
 @runtime_checkable
@@ -66,9 +66,15 @@ class Shift:
 
 @dataclass(frozen=True)
 class Place:
-    """Put each image at a random place on a larger, empty canvas."""
+    """Put each image at a random place on a larger, empty canvas.
+
+    Attributes:
+        canvas: its side.
+        purpose: of the random numbers; two placements one after the other need different ones.
+    """
 
     canvas: int = 40
+    purpose: str = "place as augmentation"
 
     def __post_init__(self) -> None:
         check_count("canvas", self.canvas)
@@ -78,7 +84,7 @@ class Place:
         size = (self.canvas, self.canvas)
         if draws is None:
             return centre(images, size)
-        top, left = draws.integers("place", self.canvas - images.shape[2] + 1, self.canvas - images.shape[3] + 1)
+        top, left = draws.integers(self.purpose, self.canvas - images.shape[2] + 1, self.canvas - images.shape[3] + 1)
         return window(images, -top, -left, size)
 
     def size(self, size: tuple[int, int]) -> tuple[int, int]:
@@ -121,6 +127,17 @@ class Affine:
     about: str = "centre"
     mode: str = "bilinear"
     double: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("position", self.position, ("fit", "shift", "keep"))
+        check_choice("about", self.about, ("ink", "centre"))
+        check_choice("mode", self.mode, ("bilinear", "nearest"))
+        for name in ("rotation", "shear", "shift"):
+            check_number(name, getattr(self, name), least=0)
+        if self.canvas is not None:
+            check_count("canvas", self.canvas)
+        if not isinstance(self.scale, tuple) or len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1]:
+            raise ValueError(f"scale={self.scale!r} is no range; expected (smallest, largest), both above 0")
 
     def __call__(self, images: Tensor, draws: Draws | None) -> Tensor:
         """Transform a batch; only put it on the canvas, without ``draws``."""

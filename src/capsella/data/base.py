@@ -92,6 +92,11 @@ class ImageData:
         return self.samples.all_labels()
 
     @property
+    def device(self) -> torch.device:
+        """Where the samples lie."""
+        return self.samples.device
+
+    @property
     def num_classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
@@ -107,7 +112,10 @@ class ImageData:
         return len(self.samples)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return one image and its label, as a map-style data set does; batches are far faster."""
+        """Return one image and its label in the draw of epoch 0 and seed 0, as a map-style data set does.
+
+        Batches are far faster, and differ between epochs.
+        """
         batch = self.batch([whole_number("index", index)])
         return batch.images[0], batch.labels[0]
 
@@ -117,7 +125,11 @@ class ImageData:
 
     def _at(self, device: torch.device | str | None) -> Samples:
         # a tensor's device has a number; "cuda" alone has none, and would not equal it.
-        wanted = self.samples.device if device is None else torch.empty(0, device=device).device
+        try:
+            wanted = self.samples.device if device is None else torch.empty(0, device=device).device
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"device={str(device)!r} cannot be used ({reason}); expected 'cpu', or 'cuda' on a GPU") from error
         if wanted == self.samples.device:
             return self.samples
         if wanted not in self._elsewhere:
@@ -192,7 +204,8 @@ class ImageData:
             shuffle: in an order drawn from seed and epoch; by default in training only.
             drop_last: leave out the last batch where it is smaller; by default every sample is served.
             start: first batch to serve, to go on where a run was interrupted.
-            share: this process and their number; each gets its part of every batch.
+            share: this process and their number; each gets its part of every batch. The last batch may have fewer images than
+                there are processes, so that some get none: use ``drop_last`` where each needs one.
 
         Returns:
             An iterable of ``Batch`` with a length.

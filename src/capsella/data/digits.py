@@ -85,4 +85,4 @@ def mnist40(split: str, places: Places, *, canvas: int = 40) -> Content:
     """Place MNIST's 28×28 images on a canvas, as gu2021 and mitterreiter2023 train."""
     check_count("canvas", canvas, least=28)
     images, labels, facts = load_idx(MNIST, split, places)
-    return Content(Stored(images, labels, place=Place(canvas)), DIGITS, facts)
+    return Content(Stored(images, labels, place=Place(canvas, purpose="place")), DIGITS, facts)

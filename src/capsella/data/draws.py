@@ -114,6 +114,8 @@ class Order:
 
     def __getitem__(self, positions: slice) -> Tensor:
         """Return the samples at these positions, int64."""
+        if not isinstance(positions, slice):
+            raise TypeError(f"positions={positions!r} has type {type(positions).__name__}; expected a slice")
         chosen = range(self.count)[positions]
         if not chosen:
             return torch.arange(0, device=self.device)

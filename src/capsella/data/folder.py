@@ -68,6 +68,11 @@ def _split(root: Path, split: str) -> tuple[list[str], list[tuple[Path, int]]]:
     part = published(split)
     parts = {name: root / name for name in ("train", "test")}
     if all(path.is_dir() for path in parts.values()):
+        for name in sorted(_PARTS - parts.keys()):
+            if (root / name).is_dir():
+                raise DataError(
+                    f"{root / name} lies beside train and test; expected its images in train, which val is cut from"
+                )
         trained, tested = _classes(parts["train"]), _classes(parts["test"])
         if set(tested) - set(trained):
             extra = ", ".join(sorted(set(tested) - set(trained)))

@@ -96,11 +96,17 @@ class Pairs(Samples):
 
     def all_images(self, draws: Callable[[Tensor], Draws]) -> View:
         """Return a view: the whole may have 78 GB."""
-        return View((len(self), *self.shape), torch.uint8, lambda k: overlay(self.parts(k.to(self.device))[0]))
+        return View((len(self), *self.shape), torch.uint8, self._overlaid)
 
     def all_labels(self) -> View:
         """Return a view."""
-        return View((len(self), len(DIGITS)), torch.int64, lambda k: self.labels(k.to(self.device)))
+        return View((len(self), len(DIGITS)), torch.int64, self._labelled)
+
+    def _overlaid(self, indices: Tensor) -> Tensor:
+        return overlay(self.parts(indices.to(self.device))[0])
+
+    def _labelled(self, indices: Tensor) -> Tensor:
+        return self.labels(indices.to(self.device))
 
 
 @register_data(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import os
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from capsella.data.augment import NORMALISATIONS, Augmentation, Normalisation, augmentation
 from capsella.data.base import ImageData
@@ -122,27 +124,46 @@ def load_data(
     entry = data_entry(name)
     check_choice("split", split, SPLITS)
     check_options(name, options, entry.options)
-    step = augmentation(augment)
-    if step is not None and not entry.augments:
+    if augmentation(augment) is not None and not entry.augments:
         raise ValueError(f"augment={augment!r} cannot be used with {name}; expected None")
     scheme = entry.normalise if normalise is None else normalise
     check_choice("normalise", scheme, NORMALISATIONS)
     content = entry.build(split, Places.find(root), **options)
-    resolved = {**entry.options, **options}
+    return assemble(content, name, split, {**entry.options, **options}, augment, scheme)
+
+
+def assemble(
+    content: Content, name: str, split: str, options: dict[str, Any], augment: str | Augmentation | None, scheme: str
+) -> ImageData:
+    """Put augmentation and normalisation around the samples, and give the whole its digest."""
+    step = augmentation(augment)
     data = ImageData(
         samples=content.samples,
         name=name,
         split=split,
-        digest=fingerprint(name=name, split=split, options=resolved, facts=content.facts),
+        digest="",
         class_names=content.class_names,
-        options={**resolved, "augment": augment, "normalise": scheme},
+        options={**options, "augment": augment, "normalise": scheme},
         augment=step,
         normalise=Normalisation(scheme),
         training=is_training(split),
     )
     if step is not None:
         step.size((content.samples.shape[1], content.samples.shape[2]))  # says so where images do not fit
+    drawn, labels = _probe(data)
+    if drawn.is_floating_point() and scheme != "none":
+        raise ValueError(f"normalise={scheme!r} is for grey levels, which {name} has not; expected 'none'")
+    seen = hashlib.sha256(drawn.numpy().data).hexdigest() + hashlib.sha256(labels.numpy().data).hexdigest()
+    digest = fingerprint(name=name, split=split, count=len(data), options=options, facts=content.facts, seen=seen)
+    data = replace(data, digest=digest)
     return _as_one_array(data) if scheme == "peer2022" and not data.training else data
+
+
+def _probe(data: ImageData) -> tuple[Tensor, Tensor]:
+    """Return some samples as they lie in the set: a digest that has seen them notices another split or another draw."""
+    chosen = torch.linspace(0, len(data) - 1, min(len(data), 64), dtype=torch.float64).long().to(data.device)
+    images = data.samples.draw(chosen, data._draws(chosen, 0, 0))
+    return images.cpu().contiguous(), data.samples.labels(chosen).cpu().contiguous()
 
 
 def _as_one_array(data: ImageData) -> ImageData:

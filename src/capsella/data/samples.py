@@ -160,6 +160,8 @@ def as_indices(value: Indices, count: int, device: torch.device | None = None) -
         if low < -count or high >= count:
             raise IndexError(f"indices has {low if low < -count else high}; expected numbers from 0 to {count - 1}")
         found = torch.where(found < 0, found + count, found) if low < 0 else found
+    elif found.device.type != "cpu":
+        found = torch.where(found < 0, found + count, found)
     return found if device is None else found.to(device, non_blocking=True)
 
 

@@ -336,17 +336,19 @@ def download(url: str) -> bytes:
 def _connect(url: str) -> None:
     """Raise ``Unavailable`` unless the host accepts a connection in time, looking its name up included."""
     address = urllib.parse.urlsplit(url)
-    if urllib.request.getproxies().get(address.scheme) and not urllib.request.proxy_bypass(address.hostname or ""):
-        return  # the proxy connects for us, and answers for itself.
+    proxy = urllib.request.getproxies().get(address.scheme)
+    if proxy and not urllib.request.proxy_bypass(address.hostname or ""):
+        # then it is the proxy that has to be there.
+        address = urllib.parse.urlsplit(proxy if "//" in proxy else f"http://{proxy}")
     failure: list[str] = [f"no connection within {CONNECT_SECONDS:g} s"]
 
     def attempt() -> None:
         try:
-            port = address.port or {"http": 80, "https": 443}[address.scheme]
+            port = address.port or {"https": 443}.get(address.scheme, 80)
             socket.create_connection((address.hostname, port), timeout=CONNECT_SECONDS).close()
             failure.clear()
-        except OSError as error:
-            failure[:] = [f"no connection ({error.strerror or error})"]
+        except (OSError, ValueError) as error:
+            failure[:] = [f"no connection ({getattr(error, 'strerror', None) or error})"]
 
     # in a thread, because neither the look-up of a name nor a host with many addresses keeps to one time-out.
     thread = threading.Thread(target=attempt, daemon=True)
