@@ -8,8 +8,9 @@ import gzip
 import itertools
 import os
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -115,20 +116,17 @@ def _loading(device: torch.device, root: str | os.PathLike[str] | None) -> Readi
     """Time the way from local files to the device; the floor is decompressing the same bytes and nothing else."""
     obtain(MNIST, Places.find(root))
     times = seconds(lambda: load_data("mnist", root=root).to(device), device, repeats=5, warm_up=1)
-    floor = statistics.median(seconds(_reader(root), device, repeats=5, warm_up=1))
-    says = "reading and decompressing the same files"
+    places = Places.find(root)
+    files = [(file, locate(file, places.folders("mnist"))) for file in MNIST.files if file.name.startswith("train")]
+    paths = [path for _, path in files if path is not None]
+    floor = statistics.median(seconds(functools.partial(_read, paths), device, repeats=5, warm_up=1))
+    packed, content = sum(path.stat().st_size for path in paths), sum(file.size for file, _ in files)
+    says = f"reading {packed:,} bytes and decompressing them to {content:,}"
     return Reading("load mnist train", "s", statistics.median(times), min(times), max(times), len(times), floor, says)
 
 
-def _reader(root: str | os.PathLike[str] | None) -> Callable[[], None]:
-    places = Places.find(root)
-    paths = [locate(file, places.folders("mnist")) for file in MNIST.files if file.name.startswith("train")]
-
-    def read() -> None:
-        for path in paths:
-            if path is not None:
-                content = path.read_bytes()
-                if path.suffix == ".gz":
-                    gzip.decompress(content)
-
-    return read
+def _read(paths: list[Path]) -> None:
+    for path in paths:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            gzip.decompress(content)
