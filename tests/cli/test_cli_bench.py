@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from capsella.bench.timing import WrongValues
 from capsella.cli.main import main
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data"))
@@ -73,7 +74,7 @@ def test_mistakes_are_one_line(root: Path, arguments: tuple[str, ...], message: 
 
 def test_nothing_is_timed_where_values_are_wrong(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(*arguments: object) -> None:
-        raise RuntimeError("mnist40: 3.00% of images differ between cuda and the CPU; nothing is timed")
+        raise WrongValues("mnist40: 3.00% of images differ between cuda and the CPU; nothing is timed")
 
     monkeypatch.setattr("capsella.bench.data.check", wrong)
     code, out, err = run("data", "--device", "cpu", "--root", str(root))

@@ -38,6 +38,22 @@ def test_floating_values_stay_as_they_are() -> None:
     assert torch.equal(from_tensors(images, torch.tensor([0, 1, 1, 0])).batch(range(4)).images, images)
 
 
+def test_values_that_are_no_grey_levels_are_not_rounded_to_them_by_a_map() -> None:
+    images, labels = torch.rand(8, 1, 9, 9), torch.arange(8) % 2
+    moved = from_tensors(images, labels, augment="affine").batch(range(8)).images
+    assert moved.dtype == torch.float32
+    assert ((moved > 0) & (moved < 1)).float().mean() > 0.5  # bytes would be 0 and 1 alone
+    assert set(moved.flatten().tolist()) <= {*images.flatten().tolist(), 0.0}  # nearest neighbour: values of the image itself
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_any_floating_values_are_taken(dtype: torch.dtype) -> None:
+    images = torch.randn(4, 1, 2, 2).to(dtype).requires_grad_()
+    batch = from_tensors(images, torch.tensor([0, 1, 1, 0])).batch(range(4))
+    assert torch.equal(batch.images, images.detach().float())
+    assert not batch.images.requires_grad
+
+
 def test_training_tensors_are_augmented_and_others_not() -> None:
     images, labels = bytes_of(), torch.zeros(20, dtype=torch.int32)
     fit, test = (from_tensors(images, labels, split=split, augment=Shift(2)) for split in ("fit", "test"))

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from capsella.bench.timing import Reading, bandwidth, rate, record, seconds
+from capsella.bench.timing import Reading, WrongValues, bandwidth, rate, record, seconds
 from capsella.data import ImageData, Places, load_data
 from capsella.data.digits import MNIST
 from capsella.data.sources import locate, obtain
@@ -74,7 +74,7 @@ def measure(
 
 
 def check(pipeline: Pipeline, data: ImageData, device: torch.device) -> None:
-    """Raise ``RuntimeError`` unless the device draws what the CPU draws: no speed is reported for wrong images."""
+    """Raise ``WrongValues`` unless the device draws what the CPU draws: no speed is reported for wrong images."""
     chosen = torch.arange(0, len(data), max(1, len(data) // 512))
     truth, other = data.batch(chosen, epoch=3, seed=5), data.batch(chosen, epoch=3, seed=5, device=device)
     for name in ("images", "labels", "parts", "part_labels"):
@@ -84,7 +84,7 @@ def check(pipeline: Pipeline, data: ImageData, device: torch.device) -> None:
         wrong = (expected != found.cpu()).double().mean()
         # a grey level that lies at one half in float32 may round either way, about one pixel in a hundred thousand.
         if wrong > (0 if pipeline.exact else 1e-4):
-            raise RuntimeError(f"{pipeline.name}: {wrong:.2%} of {name} differ between {device} and the CPU; nothing is timed")
+            raise WrongValues(f"{pipeline.name}: {wrong:.2%} of {name} differ between {device} and the CPU; nothing is timed")
 
 
 def _time(

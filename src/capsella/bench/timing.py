@@ -14,6 +14,10 @@ import torch
 from capsella import __numerics__, __version__
 
 
+class WrongValues(RuntimeError):
+    """What was to be timed does not give the right values; nothing is timed."""
+
+
 @dataclass(frozen=True)
 class Reading:
     """Repeated measurements of one thing.

@@ -35,8 +35,9 @@ def data(
     import torch
 
     from capsella.bench.data import measure
+    from capsella.bench.timing import WrongValues
     from capsella.data.places import is_writable, whole_or_nothing
-    from capsella.errors import DataError, check_count
+    from capsella.errors import check_count
 
     with users_mistakes():
         check_count("--batch-size", batch_size)
@@ -47,8 +48,9 @@ def data(
         chosen = torch.device(_device(device))
         try:
             found = measure(chosen, root=root, batch_size=batch_size, images=images)
-        except RuntimeError as error:
-            raise DataError(str(error)) from error
+        except WrongValues as error:
+            typer.echo(f"capsella: {error}", err=True)
+            raise typer.Exit(1) from error
     _print(Console(highlight=False), found)
     if out is not None:
         with whole_or_nothing(out) as file:

@@ -107,7 +107,8 @@ class Affine:
         scale: smallest and largest scale.
         one_scale: scale both axes alike.
         canvas: side of the result; that of the image if None.
-        position: ``"fit"``: the transformed ink is moved to a place drawn from all those where it fits on the canvas;
+        position: ``"fit"``: the transformed ink is moved to a place drawn from all those where it fits on the canvas, which it
+            must be large enough for (MNIST's 20×20 boxes fit on 40×40 whatever is drawn for ``affnist``);
             ``"shift"``: it is moved by up to ``shift`` pixels; ``"keep"``: it stays.
         shift: see ``position``.
         about: ``"ink"``: the fixed point is the middle of the ink, which goes to the middle of the canvas; ``"centre"``: the
@@ -154,7 +155,9 @@ class Affine:
             target = torch.stack([x + (size[1] - 1) / 2, y + (size[0] - 1) / 2], dim=-1)
         exact = images.to(torch.float64 if self.double else torch.float32)
         matrix = affine_matrix(turn, lean, wide, high)
-        moved = to_bytes(warp(exact, matrix, size=size, source=source, target=target, mode=self.mode))
+        moved = warp(exact, matrix, size=size, source=source, target=target, mode=self.mode)
+        # grey levels stay grey levels; values of another kind are not rounded to them.
+        moved = moved.to(images.dtype) if images.is_floating_point() else to_bytes(moved)
         return _anywhere_it_fits(moved, draws) if self.position == "fit" else moved
 
     def parameters(self, draws: Draws) -> tuple[Tensor, Tensor, Tensor, Tensor]:

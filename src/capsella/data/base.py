@@ -59,7 +59,8 @@ class ImageData:
         samples: what is in it.
         name: registry name.
         split: ``"train"``, ``"fit"``, ``"val"`` or ``"test"``.
-        digest: SHA-256 of what defines the samples: content of the files, split and options; it identifies the data of a run.
+        digest: SHA-256 of what defines the samples: split, the set's own options, checksums of the files, and some of the
+            samples themselves; it identifies the data of a run.
         class_names: one per class.
         options: as resolved by ``load_data``.
         augment: random change of training images.

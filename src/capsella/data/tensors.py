@@ -50,8 +50,11 @@ def from_tensors(
         raise ValueError(f"class_names has {len(names)} names; expected at least {count}")
     scheme = ("none" if images.is_floating_point() else "unit") if normalise is None else normalise
     check_choice("normalise", scheme, NORMALISATIONS)
-    facts = {"images": _hash(images), "labels": _hash(labels.long())}
-    return assemble(Content(Stored(images, labels.long()), names, facts), name, split, {}, augment, scheme)
+    # what is no byte is drawn as float32 in the end.
+    values = (images.float() if images.is_floating_point() else images).detach()
+    classes = labels.long()
+    facts = {"images": _hash(values), "labels": _hash(classes)}
+    return assemble(Content(Stored(values, classes), names, facts), name, split, {}, augment, scheme)
 
 
 def _check(images: Tensor, labels: Tensor) -> None:
@@ -71,4 +74,4 @@ def _check(images: Tensor, labels: Tensor) -> None:
 
 
 def _hash(tensor: Tensor) -> str:
-    return hashlib.sha256(tensor.detach().cpu().contiguous().numpy().data).hexdigest()
+    return hashlib.sha256(tensor.cpu().contiguous().numpy().data).hexdigest()
