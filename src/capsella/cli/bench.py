@@ -28,7 +28,7 @@ def data(
     device: Annotated[str | None, typer.Option(help="cpu or cuda; a GPU if there is one.")] = None,
     batch_size: Annotated[int, typer.Option(help="Images of a batch.")] = 128,
     images: Annotated[int | None, typer.Option(help="Images drawn in each repeat, if not about a second's worth.")] = None,
-    root: Annotated[Path | None, typer.Option(help="The data directory.")] = None,
+    root: Annotated[Path | None, typer.Option(readable=False, help="The data directory.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the record to this JSON file.")] = None,
 ) -> None:
     """Time drawing batches and loading MNIST."""

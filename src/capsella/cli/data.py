@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 data = typer.Typer(name="data")
 
-Root = Annotated[Path | None, typer.Option(help="The data directory, if not $CAPSELLA_DATA or the cache folder.")]
+Root = Annotated[
+    Path | None,
+    # unreadable is for the library to say, as it does for $CAPSELLA_DATA.
+    typer.Option(readable=False, help="The data directory, if not $CAPSELLA_DATA or the cache folder."),
+]
 
 
 @data.callback(invoke_without_command=True)

@@ -53,7 +53,10 @@ def folder(split: str, places: Places, *, image_size: int | tuple[int, int] = 32
         raise ValueError("root=None names no images; expected the folder that holds one folder per class")
     if not places.root.is_dir():
         raise DataError(f"root={str(places.root)!r} is no folder; expected one that holds one folder per class")
-    classes, files = _split(places.root, split)
+    try:
+        classes, files = _split(places.root, split)
+    except OSError as error:
+        raise DataError(f"{error.filename} cannot be read: {error.strerror}; check the permissions") from error
     images = _read_all([path for path, _ in files], size, grey)
     labels = np.array([label for _, label in files])
     found = hashlib.sha256(images.data).hexdigest()
@@ -99,16 +102,13 @@ def _split(root: Path, split: str) -> tuple[list[str], list[tuple[Path, int]]]:
 
 def _classes(root: Path) -> dict[str, list[Path]]:
     """Return the images of each class folder."""
-    try:
-        folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-    except OSError as error:
-        _unreadable(error)
+    folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     if len(folders) < 2:
         found = f"the folder {folders[0].name}" if folders else "no folders"
         raise DataError(f"{root} has {found}; expected at least two, one per class")
     classes = {}
     for path in folders:
-        inside = (Path(base) / name for base, _, names in os.walk(path, onerror=_unreadable) for name in names)
+        inside = (Path(base) / name for base, _, names in os.walk(path, onerror=_raise) for name in names)
         # hidden folders too: editors keep copies of images there.
         shown = (file for file in inside if not any(part.startswith(".") for part in file.relative_to(path).parts))
         classes[path.name] = sorted(file for file in shown if file.suffix.lower() in SUFFIXES)
@@ -117,8 +117,9 @@ def _classes(root: Path) -> dict[str, list[Path]]:
     return classes
 
 
-def _unreadable(error: OSError) -> NoReturn:
-    raise DataError(f"{error.filename} cannot be read: {error.strerror}; check the permissions") from error
+def _raise(error: OSError) -> NoReturn:
+    """Stop at what cannot be read, which os.walk would pass over."""
+    raise error
 
 
 def _read_all(paths: list[Path], size: tuple[int, int], grey: bool | None) -> np.ndarray:
