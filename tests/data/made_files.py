@@ -1,10 +1,14 @@
-"""Small files in the layouts of published data sets, and digits to fill them with."""
+"""What tests of data share: small files in published layouts, digits to fill them with, snapshots of folders, a terminal."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,3 +94,34 @@ def complaint(caught: pytest.ExceptionInfo[BaseException]) -> str:
     assert message == " ".join(message.split())
     assert not message.endswith(".")
     return message
+
+
+def drawn(*shape: int, seed: int = 0) -> np.ndarray:
+    """Return bytes without a pattern."""
+    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+
+
+def flipped(content: bytes, at: int, bit: int = 4) -> bytes:
+    return content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :]
+
+
+def read_only(folder: Path) -> None:
+    folder.chmod(0o555)
+
+
+class Terminal(io.StringIO):
+    """Takes text as a terminal does."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@contextmanager
+def a_terminal() -> Iterator[Terminal]:
+    """Let stderr be a terminal; within the test, since pytest puts its own there before it."""
+    screen = Terminal()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", screen)
+        patch.setenv("TERM", "xterm")
+        patch.setenv("COLUMNS", "120")
+        yield screen
