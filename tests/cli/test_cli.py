@@ -2,49 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import os
 import re
-import subprocess
-import sys
-from contextlib import redirect_stderr, redirect_stdout
-from pathlib import Path
 
 import pytest
+from running import capsella, in_process, python
 
 from capsella import __version__
-from capsella.cli.main import main
 from capsella.models import list_models
 from capsella.routing import names
-
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "200", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env=ENVIRONMENT,
-        timeout=120,
-        check=False,
-    )
-
-
-def capsella(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run("-m", "capsella", *arguments)
-
-
-def in_process(*arguments: str) -> tuple[int, str, str]:
-    """Run a verb without a new interpreter, which would load torch again."""
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COLUMNS", "200")
-        with pytest.raises(SystemExit) as stop:
-            main(list(arguments))
-    return int(stop.value.code or 0), out.getvalue(), err.getvalue()
 
 
 def test_help_lists_the_verbs() -> None:
@@ -121,7 +86,7 @@ NO_TORCH = "import sys; loaded = [m for m in ('torch', 'numpy', 'einops') if m i
 
 
 def test_importing_capsella_loads_no_torch() -> None:
-    result = run("-c", f"import capsella; capsella.__version__; dir(capsella); {NO_TORCH}")
+    result = python("-c", f"import capsella; capsella.__version__; dir(capsella); {NO_TORCH}")
     assert result.returncode == 0, result.stderr
 
 
@@ -138,12 +103,12 @@ except SystemExit as stop:
 {NO_TORCH}
 print("checked")
 """
-    result = run("-c", program)
+    result = python("-c", program)
     assert result.returncode == 0, result.stderr
     assert result.stdout.endswith("checked\n")
 
 
 def test_the_check_for_torch_can_fail() -> None:
-    result = run("-c", f"import einops; {NO_TORCH}")
+    result = python("-c", f"import einops; {NO_TORCH}")
     assert result.returncode == 1
     assert "AssertionError" in result.stderr

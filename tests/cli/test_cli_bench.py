@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+from running import in_process
 
 from capsella.bench.timing import WrongValues
-from capsella.cli.main import main
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data"))
 from made_files import use_as_mnist, write_mnist
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as stop:
-        main(["bench", *arguments])
-    return int(stop.value.code or 0), out.getvalue(), err.getvalue()
+    return in_process("bench", *arguments)
 
 
 @pytest.fixture

@@ -5,51 +5,29 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import hashlib
-import io
 import os
 import re
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from running import capsella, in_process
 
 from capsella import list_data, load_data
-from capsella.cli.main import main
 from capsella.cli.options import key_values
 from capsella.data import affnist, digits, multimnist, registry
 from capsella.data.sources import File, Files
 
-SOURCE = Path(__file__).resolve().parents[2] / "src"
-
 
 def run(*arguments: str) -> tuple[int, str, str]:
-    """Run the program in this process, in a wide terminal that shows paths whole."""
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COLUMNS", "400")
-        with pytest.raises(SystemExit) as stop:
-            main(["data", *arguments])
-    return int(stop.value.code or 0), out.getvalue(), err.getvalue()
+    return in_process("data", *arguments)
 
 
 def as_users_do(*arguments: str) -> tuple[int, str, str]:
-    """Run the program in a process of its own."""
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "COLUMNS": "400", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
-    done = subprocess.run(
-        [sys.executable, "-m", "capsella", "data", *arguments],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env=environment,
-        timeout=120,
-        check=False,
-    )
+    done = capsella("data", *arguments)
     return done.returncode, done.stdout, done.stderr
 
 

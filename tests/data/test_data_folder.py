@@ -615,3 +615,20 @@ def test_a_folder_that_may_not_be_written_to_is_enough(tmp_path: Path) -> None:
     finally:
         for folder in folders:
             folder.chmod(0o755)
+
+
+@pytest.mark.parametrize("call", ["iterdir", "is_dir"])
+def test_what_the_system_refuses_to_show_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    numbered(tmp_path / "train", ant=2, bee=2)
+    numbered(tmp_path / "test", ant=2, bee=2)
+    real = getattr(Path, call)
+
+    def refuse(path: Path) -> object:
+        if path == tmp_path / "train":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, call, refuse)
+    with pytest.raises(DataError) as caught:
+        load_data("folder", root=tmp_path)
+    assert str(caught.value) == f"{tmp_path / 'train'} cannot be read: Permission denied; check the permissions"
