@@ -17,8 +17,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-run: setup  ## train a small capsule net on the sign data, with and without a bias, and print what it learned
-	$(BIN)/python examples/learn_the_sign.py
+run: setup  ## train a small capsule net and its ConvNet twin on MNIST, and write a page that shows what they learned
+	$(BIN)/capsella quickstart
 
 test: setup  ## the default test suite (CPU)
 	$(BIN)/python -m pytest
@@ -45,4 +45,4 @@ fix: setup  ## let ruff format and repair what it can
 	$(BIN)/ruff format $(SOURCES)
 
 clean:  ## remove .venv and caches
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) runs/quickstart build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info

@@ -15,17 +15,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__numerics__ = 1
+__numerics__ = 2
 """Raised by hand, with a CHANGELOG heading, when the same call gives other values: results of another number do not count."""
 
 if TYPE_CHECKING:
-    from capsella import data, functional, models, nn, routing, testing
+    from capsella import data, functional, models, nn, routing, testing, train
     from capsella.data import Batch, ImageData, list_data, load_data, register_data
     from capsella.errors import DataError, UnsupportedCall
     from capsella.models import CapsuleNet, Model, Prediction, create_model, list_models, register_model
     from capsella.routing import Routed, vote_and_route
+    from capsella.train import Evaluation, Run, TrainConfig, evaluate, fit
 
-_MODULES = ("data", "functional", "models", "nn", "routing", "testing")
+_MODULES = ("data", "functional", "models", "nn", "routing", "testing", "train")
 _HOMES = {
     "Batch": "data",
     "ImageData": "data",
@@ -40,6 +41,11 @@ _HOMES = {
     "register_model": "models",
     "Routed": "routing",
     "vote_and_route": "routing",
+    "Evaluation": "train",
+    "Run": "train",
+    "TrainConfig": "train",
+    "evaluate": "train",
+    "fit": "train",
     "DataError": "errors",
     "UnsupportedCall": "errors",
 }
@@ -48,15 +54,20 @@ __all__ = [
     "Batch",
     "CapsuleNet",
     "DataError",
+    "Evaluation",
     "ImageData",
     "Model",
     "Prediction",
     "Routed",
+    "Run",
+    "TrainConfig",
     "UnsupportedCall",
     "__numerics__",
     "__version__",
     "create_model",
     "data",
+    "evaluate",
+    "fit",
     "functional",
     "list_data",
     "list_models",
@@ -67,6 +78,7 @@ __all__ = [
     "register_model",
     "routing",
     "testing",
+    "train",
     "vote_and_route",
 ]
 

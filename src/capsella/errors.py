@@ -17,6 +17,10 @@ class DataError(ValueError):
     """Data that is missing, unreachable or not what it should be; one line that says which file and what to do."""
 
 
+class RunError(RuntimeError):
+    """A run that cannot go on, or a part of it that cannot be read; one line that says what happened and what is left."""
+
+
 def unknown_name(argument: str, value: object, known: Iterable[str]) -> str:
     """Say that ``value`` is not one of ``known``, nearest matches first.
 

@@ -95,12 +95,12 @@ def em_capsnet(side: int) -> int:
 
 
 def small_map(side: int) -> int:
-    return left(left(side, 5, 2), 5, 2)
+    return left(left(side, 7, 2), 7, 2)
 
 
 def capsnet_small(side: int) -> int:
     below = 8 * small_map(side) ** 2
-    return conv(1, 32, 5) + conv(32, 64, 5) + below * 8 * 80 + 80 + dense(80, 64, 128, side**2)
+    return conv(1, 32, 7) + conv(32, 64, 7) + below * 8 * 80 + 80 + dense(80, 64, 128, side**2)
 
 
 def convnet_fc(side: int, kernel: int = 5, hidden: tuple[int, int] = (328, 192)) -> int:
@@ -129,7 +129,7 @@ BY_HAND: dict[str, Callable[[int], int]] = {
     "convnet_fc512": lambda side: conv(1, 64, 9) + conv(64, 256, 9) + dense(256 * capsule_map(side) ** 2, 512, 10),
     "convnet_fc_lk": lambda side: convnet_fc(side, 9, (160, 96)),
     "convnet_r": lambda side: grouped(side) + dense(160, 10),
-    "convnet_small": lambda side: conv(1, 32, 5) + conv(32, 64, 5) + dense(64 * small_map(side) ** 2, 80, 10),
+    "convnet_small": lambda side: conv(1, 32, 7) + conv(32, 64, 7) + dense(64 * small_map(side) ** 2, 80, 10),
     "deep_capsnet": deep_capsnet,
     "em_capsnet": em_capsnet,
     "gcapsnet_conv": gcapsnet_conv,

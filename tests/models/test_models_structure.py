@@ -30,7 +30,7 @@ CAPSNET = f"{TWO_CONVS}, row 8, sabour"
 GROUPED = f"{TWO_CONVS}, relu, row 8, flatten, dense 160"
 LIKE_CAPSNET = ("aff_capsnet", "aff_capsnet_dr", "capsnet", "capsnet_nor", "deep_capsnet", "quadratic_capsnet")
 PATHS = dict.fromkeys(LIKE_CAPSNET, CAPSNET) | {
-    "capsnet_small": "conv 32 5 2, relu, conv 64 5 2, row 8, sabour",
+    "capsnet_small": "conv 32 7 2, relu, conv 64 7 2, row 8, sabour",
     "convnet_avg": f"{TWO_CONVS}, relu, mean, dense 10",
     "convnet_cr": f"{GROUPED}, groups 16, sum, sigmoid",
     "convnet_cr_sf": f"{CAPSNET}, flatten, dense 160, groups 16, sabour, length",
@@ -40,7 +40,7 @@ PATHS = dict.fromkeys(LIKE_CAPSNET, CAPSNET) | {
     "convnet_fc_lk": "conv 256 9 1, relu, conv 256 9 1, relu, conv 128 9 1, relu, flatten, "
     "dense 160, relu, dense 96, relu, dense 10",
     "convnet_r": f"{GROUPED}, dense 10",
-    "convnet_small": "conv 32 5 2, relu, conv 64 5 2, relu, flatten, dense 80, relu, dense 10",
+    "convnet_small": "conv 32 7 2, relu, conv 64 7 2, relu, flatten, dense 80, relu, dense 10",
     "em_capsnet": "conv 64 5 2, relu, matrices 8 16",
     "gcapsnet_conv": f"{TWO_CONVS}, relu, grid 8, exp",
     "gcapsnet_fc": f"{TWO_CONVS}, relu, row 8, exp",
@@ -87,7 +87,7 @@ LAYERS = {
     "aff_capsnet_dr": [Layer(FULL, "agreement", "sabour", THRICE, shared=True)],
     "capsnet": [Layer(FULL, "agreement", "sabour", THRICE)],
     "capsnet_nor": [Layer(FULL, "uniform", "sabour", {"normalise": "targets"})],
-    "capsnet_small": [Layer((128, 8, 10, 8), "agreement", "sabour", THRICE, bias=True)],
+    "capsnet_small": [Layer((72, 8, 10, 8), "agreement", "sabour", THRICE, bias=True)],
     "deep_capsnet": [Layer(sizes, "agreement", "sabour", THRICE, bias=True) for sizes in DEEP],
     "em_capsnet": [
         Layer((I, 16, J, 16), "em", None, em(0.05 * J / I), BETAS, bias=bias, rows=4, window=((3, 3), stride, 0))

@@ -8,8 +8,14 @@ import typer
 
 from capsella import __version__
 from capsella.cli.bench import bench
+from capsella.cli.compare import compare
 from capsella.cli.data import data
+from capsella.cli.evaluate import evaluate
+from capsella.cli.export import export
 from capsella.cli.info import info
+from capsella.cli.predict import predict
+from capsella.cli.quickstart import quickstart
+from capsella.cli.train import train
 
 # what the parser makes of Ctrl-C, without a word of its own.
 _INTERRUPTED = 130
@@ -27,10 +33,11 @@ def _version(value: bool) -> None:
 def options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version and exit."),
 ) -> None:
-    """Capsule networks in PyTorch: routing algorithms, layers and every model of five papers."""
+    """Capsule networks in PyTorch: train them, measure them, and every model of five papers by name."""
 
 
-app.command()(info)
+for verb in (quickstart, train, evaluate, predict, compare, export, info):
+    app.command()(verb)
 app.add_typer(data)
 app.add_typer(bench)
 

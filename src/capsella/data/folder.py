@@ -57,7 +57,7 @@ def folder(split: str, places: Places, *, image_size: int | tuple[int, int] = 32
         classes, files = _split(places.root, split)
     except OSError as error:
         raise DataError(f"{error.filename} cannot be read: {error.strerror}; check the permissions") from error
-    images = _read_all([path for path, _ in files], size, grey)
+    images = read_images([path for path, _ in files], size, grey)
     labels = np.array([label for _, label in files])
     found = hashlib.sha256(images.data).hexdigest()
     pixels, kinds = torch.from_numpy(images), torch.from_numpy(labels)
@@ -122,8 +122,14 @@ def _raise(error: OSError) -> NoReturn:
     raise error
 
 
-def _read_all(paths: list[Path], size: tuple[int, int], grey: bool | None) -> np.ndarray:
-    """Return uint8 [N, C, H, W]."""
+def read_images(paths: list[Path], size: tuple[int, int], grey: bool | None) -> np.ndarray:
+    """Return image files as uint8 [N, C, H, W].
+
+    Args:
+        paths: the files.
+        size: (height, width) they are scaled to.
+        grey: one channel or three; None takes three where an image has colour.
+    """
     with ThreadPoolExecutor() as pool, progress_bar("reading images", len(paths)) as advance:
         pending = [pool.submit(_read, path, size) for path in paths]
         images = []

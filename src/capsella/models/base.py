@@ -46,6 +46,8 @@ class Model(nn.Module):
     """
 
     decoder: Decoder | None
+    # what the scores are decides which losses fit: "lengths" (EM's activations too), "logits" or "probabilities".
+    scores_are: str = "lengths"
 
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
         super().__init__()
@@ -70,6 +72,12 @@ class Model(nn.Module):
     def classify(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return scores and class capsules."""
         raise NotImplementedError
+
+    def logits(self, prediction: Prediction) -> Tensor:
+        """Return logits [B, J] of a prediction of this model, for losses that take them."""
+        if self.scores_are != "logits":
+            raise ValueError(f"{self._name} has no logits, its scores are {self.scores_are}; expected a loss on lengths")
+        return prediction.scores
 
     def capsules(self, images: Tensor) -> list[Tensor]:
         """Return [B, M, dim] for each capsule layer, primary first; empty for a model without capsules."""

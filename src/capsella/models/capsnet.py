@@ -147,7 +147,7 @@ register_preset(
     "capsnet",
     paper="Sabour, Frosst & Hinton 2017, made small",
     bias=True,
-    kernel_size=5,
+    kernel_size=7,
     trunk_stride=2,
     channels=32,
     types=8,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from capsella.errors import check_choice
 from capsella.functional import length
 from capsella.functional import squash as apply_squash
-from capsella.models.base import Model
+from capsella.models.base import Model, Prediction
 from capsella.models.capsnet import make_decoder
 from capsella.models.registry import register_model, register_preset
 from capsella.models.trunk import Size, Window, output_size
@@ -25,6 +25,8 @@ from capsella.nn import Decoder, PrimaryCapsules
 
 class ConvNet(Model):
     """Features and logits; nothing to reconstruct."""
+
+    scores_are = "logits"
 
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int, layers: Sequence[nn.Module]) -> None:
         super().__init__(image_shape, num_classes)
@@ -118,7 +120,7 @@ def convnet_small(image_size: Size, in_channels: int, num_classes: int, *, hidde
         num_classes: of the logits.
         hidden: size of the dense layer, as many values as capsnet_small's ten class capsules have.
     """
-    plan = [(32, Window(5, 2)), (64, Window(5, 2))]
+    plan = [(32, Window(7, 2)), (64, Window(7, 2))]
     return _flat_convnet(image_size, in_channels, num_classes, plan, (hidden,))
 
 
@@ -179,6 +181,7 @@ class GroupedConvNet(Model):
         super().__init__(image_shape, num_classes)
         check_choice("readout", readout, ("dense", "sum", "length"))
         self.readout, self.dim = readout, dim
+        self.scores_are = {"dense": "logits", "sum": "probabilities", "length": "lengths"}[readout]
         self.trunk = nn.Sequential(nn.Conv2d(image_shape[0], 256, 9), nn.ReLU())
         self.primary = primary
         self.dense = nn.Linear(features, num_classes * dim)
@@ -188,6 +191,12 @@ class GroupedConvNet(Model):
     def classify(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return scores and the 160 values: as one vector for ConvNet-R, as one per class otherwise."""
         return self._read(self._primary(images))
+
+    def logits(self, prediction: Prediction) -> Tensor:
+        """Return the logits; where scores are probabilities, the sums that the sigmoid was taken of."""
+        if self.readout == "sum" and prediction.capsules is not None:
+            return prediction.capsules.sum(dim=-1)
+        return super().logits(prediction)
 
     def capsules(self, images: Tensor) -> list[Tensor]:
         """Return primary and class capsules where they are squashed ones, else nothing."""

@@ -42,6 +42,29 @@ REFERENCE_RANK = 1000
 _default = [os.environ.get("CAPSELLA_IMPL", "auto")]
 
 
+# lists that note what is chosen, while someone listens.
+_noting: list[list[tuple[Call, Implementation]]] = []
+
+
+@contextmanager
+def choices() -> Iterator[list[tuple[Call, Implementation]]]:
+    """Note every call and the implementation chosen for it inside a ``with`` block; what a run record says ran.
+
+    Example:
+        >>> from capsella import routing
+        >>> with choices() as made:
+        ...     _ = routing.uniform(torch.zeros(2, 3, 4, 5))
+        >>> [(call.algorithm, chosen.name) for call, chosen in made]
+        [('uniform', 'reference')]
+    """
+    made: list[tuple[Call, Implementation]] = []
+    _noting.append(made)
+    try:
+        yield made
+    finally:
+        _noting.remove(made)
+
+
 @contextmanager
 def prefer(impl: str) -> Iterator[None]:
     """Make ``impl`` the meaning of ``"auto"`` inside a ``with`` block; for tests and benchmarks.
@@ -125,6 +148,8 @@ def choose(call: Call, impl: str = "auto") -> Implementation:
         entries = named
     for entry in entries:
         if not entry.refuse(call):
+            for made in _noting:
+                made.append((call, entry))
             return entry
     reasons = "; ".join(f"{entry.name}: {reason}" for entry in entries for reason in entry.refuse(call))
     raise UnsupportedCall(f"impl={wanted!r}{origin} cannot run {call.algorithm} here: {reasons}")

@@ -1,0 +1,164 @@
+"""``capsella train``: a model, a data set, a run folder."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from capsella.cli.mistakes import users_mistakes
+from capsella.cli.options import key_values
+
+RUNS = Path("runs")
+
+_WHAT = "What to train"
+_HOW = "How"
+_WHERE = "Where"
+
+
+def train(
+    model: Annotated[str | None, typer.Argument(help="A model; `capsella info` lists them. Not with --resume.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="A data set; `capsella data list` shows them.", rich_help_panel=_WHAT)
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="What to learn from: fit, or train for all of it (fit).", rich_help_panel=_WHAT)
+    ] = None,
+    validate: Annotated[
+        str | None,
+        typer.Option(help="Measured after every epoch: val, test or none; val if the split is fit.", rich_help_panel=_WHAT),
+    ] = None,
+    init: Annotated[
+        str | None, typer.Option(help="Initialisation by name, length_preserving among them.", rich_help_panel=_WHAT)
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data (10).", rich_help_panel=_HOW)] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps, where these end the run first.", rich_help_panel=_HOW)] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images a step, over all devices (128).", rich_help_panel=_HOW)] = None,
+    optimiser: Annotated[str | None, typer.Option(help="adam or sgd (adam).", rich_help_panel=_HOW)] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate (0.001).", rich_help_panel=_HOW)] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="constant, exponential, inverse or multistep (constant).", rich_help_panel=_HOW)
+    ] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="By name; what fits the model if none is given.", rich_help_panel=_HOW)
+    ] = None,
+    target_accuracy: Annotated[
+        float | None, typer.Option(help="Stop after the first epoch that reaches it.", rich_help_panel=_HOW)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of weights and samples (0).", rich_help_panel=_HOW)] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", help="KEY=VALUE: a training field, model.OPTION or data.OPTION.", rich_help_panel=_HOW),
+    ] = None,
+    precision: Annotated[str | None, typer.Option(help="float32, tf32 or bf16 (float32).", rich_help_panel=_WHERE)] = None,
+    fast: Annotated[
+        bool | None, typer.Option("--fast", help="Compile the step; CUDA graphs on a GPU.", rich_help_panel=_WHERE)
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda (auto).", rich_help_panel=_WHERE)] = None,
+    devices: Annotated[int | None, typer.Option(help="Processes, one device each (1).", rich_help_panel=_WHERE)] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder (runs/MODEL-DATA-1).", rich_help_panel=_WHERE)] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.", rich_help_panel=_WHERE)] = None,
+    root: Annotated[Path | None, typer.Option(help="The data directory.", rich_help_panel=_WHERE)] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write TensorBoard's events too.", rich_help_panel=_WHERE)
+    ] = False,
+) -> None:
+    """Train a model and write the run to a folder: config, metrics, checkpoints, record.
+
+    On several machines: torchrun --nnodes N --nproc-per-node M … -m capsella train MODEL --data NAME …
+    """
+    given: dict[str, Any] = {
+        "epochs": epochs,
+        "steps": steps,
+        "batch_size": batch_size,
+        "optimiser": optimiser,
+        "lr": lr,
+        "schedule": schedule,
+        "loss": loss,
+        "target_accuracy": target_accuracy,
+        "seed": seed,
+        "precision": precision,
+        "fast": fast,
+        "device": device,
+        "devices": devices,
+        "model.init": init,
+    }
+    with users_mistakes():
+        settings = {key: value for key, value in given.items() if value is not None} | key_values(set_ or [])
+        if resume is None:
+            _check_new(model, data)
+            plan, folder = _new(str(model), str(data), split or "fit", validate, settings, out)
+        else:
+            own = {"MODEL": model, "--data": data, "--split": split, "--validate": validate, "--out": out}
+            given_too = [name for name, value in own.items() if value is not None]
+            if given_too:
+                raise ValueError(f"--resume takes model, data and folder from the run; leave out {', '.join(given_too)}")
+            plan, folder = _old(resume, settings)
+        _run(plan, folder, resume=resume is not None, root=root, tensorboard=tensorboard)
+
+
+def _check_new(model: str | None, data: str | None) -> None:
+    for value, what, example in (
+        (model, "MODEL", "capsella train capsnet_small --data mnist"),
+        (data, "--data", "--data mnist"),
+    ):
+        if value is None:
+            raise ValueError(f"{what} is missing; for example: {example} (or --resume RUN)")
+
+
+def _new(
+    model: str, data: str, split: str, validate: str | None, settings: dict[str, Any], out: Path | None
+) -> tuple[Any, Path]:
+    from capsella.train.folder import RunFolder, next_free
+    from capsella.train.plan import Plan
+
+    chosen = validate if validate is not None else "val" if split == "fit" else "none"
+    plan = Plan(model, data, split=split, validate=None if chosen == "none" else chosen).changed(settings)
+    folder = out if out is not None else next_free(RUNS, f"{model}-{data}")
+    RunFolder(folder).check_new()
+    return plan, folder
+
+
+def _old(folder: Path, settings: dict[str, Any]) -> tuple[Any, Path]:
+    from capsella.train.folder import RunFolder
+    from capsella.train.plan import Plan
+
+    config = RunFolder(folder).read_config()
+    if "plan" not in config:
+        raise ValueError(f"run={str(folder)!r} was not made by capsella train; go on with capsella.fit(…, resume=True)")
+    return Plan.of(config["plan"]).changed(settings), folder
+
+
+def _run(plan: Any, folder: Path, *, resume: bool, root: Path | None, tensorboard: bool) -> None:
+    import os
+
+    from capsella.train.board import Board
+    from capsella.train.plan import run_plan
+
+    # processes beside the first one work in silence.
+    first = os.environ.get("RANK", "0") == "0" and os.environ.get("LOCAL_RANK", "0") == "0"
+    board = Board(folder) if tensorboard and first else None
+    try:
+        run = run_plan(plan, folder, root=root, resume=resume, progress=first, listeners=[board] if board else [])
+    finally:
+        if board:
+            board.close()
+    if first:
+        _tell(run, folder, root)
+
+
+def _tell(run: Any, folder: Path, root: Path | None) -> None:
+    console = Console(highlight=False)
+    record = run.record
+    # the last entry also counts a part of an epoch, where the steps ended the run.
+    epochs = record["history"][-1]["epoch"] if record["history"] else 0
+    plural = "" if epochs == 1 else "s"
+    line = f"{run.status} after {epochs:.3g} epoch{plural}, {record['steps']:,} steps, {record['seconds']:.0f} s"
+    if record["test"] is not None:
+        line += f"; {record['test']['accuracy']:.2%} right on {record['test']['images']:,} test images"
+    console.print(line, markup=False, soft_wrap=True)
+    again = shlex.join(["capsella", "evaluate", str(folder), *(["--root", str(root)] if root is not None else [])])
+    console.print(f"the run is in {folder}; look at it with: {again}", markup=False, soft_wrap=True)

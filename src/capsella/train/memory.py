@@ -1,0 +1,168 @@
+"""How much memory a step takes, and which batch would fit where one did not."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from capsella.errors import RunError
+
+# what an optimiser keeps for each weight, beside the weight and its gradient.
+_KEPT = {"adam": 2, "sgd": 1}
+# temporaries of the backward pass and the allocator's rounding, beside what autograd keeps.
+_MARGIN = 1.25
+
+
+class OutOfMemory(RunError):
+    """A step did not fit into memory; the message says which batch size would."""
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """What a training step needs.
+
+    Attributes:
+        fixed: bytes of weights, gradients and optimiser.
+        per_image: bytes that grow with the batch.
+    """
+
+    fixed: int
+    per_image: int
+
+    def total(self, batch_size: int) -> int:
+        """Return the bytes of a step."""
+        return self.fixed + self.per_image * batch_size
+
+    def fits(self, available: int) -> int:
+        """Return the largest batch that fits into so many bytes, 0 if none does."""
+        return max(0, (available - self.fixed) // max(1, self.per_image))
+
+
+def estimate(model: nn.Module, loss_of: Callable[[int], Tensor], optimiser: str, batch_size: int) -> MemoryEstimate:
+    """Estimate a step's memory from two smaller batches.
+
+    On a GPU both go forward and backward, and the most that is in use at a time is taken: convolutions may ask for more room
+    to work in than for their results. Elsewhere what autograd keeps is counted, which is exact in what grows with the batch.
+
+    Args:
+        model: whose buffers and random state are left as they were.
+        loss_of: runs the network on a batch of this size and returns the loss.
+        optimiser: name.
+        batch_size: of the steps to come.
+    """
+    weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    device = next(model.parameters()).device
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    sizes = (2, 4)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        if device.type == "cuda":
+            sizes = (max(1, batch_size // 8), max(2, batch_size // 4))
+            small, large = (_peak(model, functools.partial(loss_of, size), device) for size in sizes)
+        else:
+            small, large = (int(_MARGIN * _kept(functools.partial(loss_of, size), own)) for size in sizes)
+    for name, buffer in model.named_buffers():
+        buffer.copy_(buffers[name])
+    per_image = max(0, large - small) // (sizes[1] - sizes[0])
+    # gradients, and on a GPU the room that convolutions work in.
+    besides = max(trained, small - per_image * sizes[0]) if device.type == "cuda" else trained
+    return MemoryEstimate(weights + trained * _KEPT[optimiser] + besides, per_image)
+
+
+def _peak(model: nn.Module, run: Callable[[], Tensor], device: torch.device) -> int:
+    """Return the most bytes in use while going forward and backward, beside what was there before."""
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    torch.autograd.backward(run())
+    model.zero_grad(set_to_none=True)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def _kept(run: Callable[[], Tensor], own: set[int]) -> int:
+    """Return the bytes that autograd keeps for the backward pass, weights left out."""
+    # the storages are held: one that was freed could come back under the same address and be taken for another.
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        storages.setdefault(storage.data_ptr(), storage)
+        # nothing is kept for a backward pass that never comes: a result that held itself would never be freed.
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda nothing: nothing):
+        run()
+    return sum(storage.nbytes() for address, storage in storages.items() if address not in own)
+
+
+def available(device: torch.device) -> int | None:
+    """Return the free bytes of a device, None where that is not known."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(free + cached)
+    try:
+        with open("/proc/meminfo") as file:  # noqa: PTH123 - no file of ours
+            lines = dict(line.split(":") for line in file)
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def optimiser_bytes(optimiser: torch.optim.Optimizer, name: str) -> int:
+    """Return the bytes that an optimiser will take once it has made its first step; 0 once it has."""
+    if optimiser.state:
+        return 0
+    weights: list[Tensor] = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    return _KEPT[name] * sum(weight.numel() * weight.element_size() for weight in weights)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an exception says that memory ran out, on a GPU or on a CPU."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
+
+
+def largest_that_fits(attempt: Callable[[int], object], below: int, start: int | None = None) -> int:
+    """Return a batch size below ``below`` that was seen to fit, 0 if not even one image does.
+
+    Args:
+        attempt: runs a step with this batch size, or fails.
+        below: known not to fit.
+        start: where to begin halving; half of ``below`` if None.
+    """
+    size = min(below - 1, below // 2 if start is None else start)
+    while size >= 1:
+        if _works(attempt, size):
+            return size
+        size //= 2
+    return 0
+
+
+def _works(attempt: Callable[[int], object], size: int) -> bool:
+    try:
+        attempt(size)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return False
+    return True
+
+
+def in_words(count: int) -> str:
+    """Return bytes as a person reads them.
+
+    Example:
+        >>> in_words(3 * 2**30)
+        '3.0 GiB'
+    """
+    value = float(count)
+    for unit in ("bytes", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"

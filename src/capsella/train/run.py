@@ -1,0 +1,140 @@
+"""A run: what was trained, how, and what came of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from capsella.data import ImageData
+from capsella.models import Prediction, create_model
+from capsella.train.checkpoint import read_newest, restore_weights
+from capsella.train.evaluation import Evaluation, evaluate, evaluating
+from capsella.train.folder import RunFolder
+from capsella.train.objectives import as_prediction
+from capsella.train.record import Event, read_events
+
+
+class Run:
+    """A training run, on disk or in memory.
+
+    Args:
+        config: everything that defines it.
+        model: the trained network; read from the newest checkpoint when it is first asked for if None.
+        record: what came of it; None while it has not ended.
+        events: its metrics.
+        folder: where it lies, None for a run that was kept in memory only.
+
+    Attributes:
+        config: keys ``model``, ``data``, ``train``, ``environment``, ``implementations``.
+        record: ``status`` (``"finished"``, ``"reached"``, ``"not reached"`` or ``"non-finite"``), ``history`` per epoch,
+            ``test``, times; None while the run has not ended.
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        *,
+        model: nn.Module | None = None,
+        record: dict[str, Any] | None = None,
+        events: list[Event] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self.config, self.record, self.folder = config, record, folder
+        self._model, self._events = model, events
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, model: nn.Module | None = None) -> Run:
+        """Read a run.
+
+        Args:
+            path: its folder.
+            model: a module of the same shape that takes the weights, for a run of a network that capsella cannot build.
+        """
+        folder = RunFolder(path)
+        run = cls(folder.read_config(), record=folder.read_record(), folder=folder.path)
+        if model is not None:
+            run._model = _with_weights(model, folder)
+        return run
+
+    @property
+    def model(self) -> nn.Module:
+        """The network with the weights of the newest sound checkpoint, in evaluation mode."""
+        if self._model is None:
+            if self.folder is None:
+                raise ValueError("this run has neither a model nor a folder to read one from")
+            self._model = _with_weights(build_model(self.config["model"]), RunFolder(self.folder))
+        return self._model
+
+    @property
+    def events(self) -> list[Event]:
+        """Every line of ``metrics.jsonl``: ``log`` readings and ``epoch`` summaries."""
+        if self._events is None:
+            self._events = read_events(RunFolder(self.folder).metrics) if self.folder is not None else []
+        return self._events
+
+    @property
+    def status(self) -> str:
+        """How it ended; ``"unfinished"`` while it has not."""
+        return str(self.record["status"]) if self.record else "unfinished"
+
+    def evaluate(self, data: ImageData, *, batch_size: int = 256, device: torch.device | str | None = None) -> Evaluation:
+        """Measure the network on a split, on another device than its own if one is named."""
+        home = next(self.model.parameters()).device
+        try:
+            if device is not None:
+                _move(self.model, device)
+            return evaluate(self.model, data, batch_size=batch_size, device=device)
+        finally:
+            self.model.to(home)
+
+    def predict(self, images: Tensor) -> Prediction:
+        """Run the network on images that are normalised as the training data were."""
+        with evaluating(self.model):
+            return as_prediction(self.model(images))
+
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+        """Upload weights, config and a model card to the Hugging Face hub (extra ``hub``); return the address."""
+        from capsella.train.hub import push_to_hub
+
+        return push_to_hub(self, repo_id, **options)
+
+    def __repr__(self) -> str:
+        name = self.config["model"].get("name", self.config["model"].get("class"))
+        where = f"folder={str(self.folder)!r}" if self.folder is not None else "in memory"
+        return f"Run({name} on {self.config['data']['train']['name']}, {self.status}, {where})"
+
+
+def build_model(config: dict[str, Any]) -> nn.Module:
+    """Build a registered model from its config, as JSON holds it."""
+    if "name" not in config:
+        raise ValueError(
+            f"the run's network is {config.get('class')}, which capsella cannot build; give it: Run.load(path, model=…)"
+        )
+    options: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}
+    return create_model(options.pop("name"), **options)
+
+
+def describe_model(model: nn.Module) -> dict[str, Any]:
+    """Return what a model is built from, or its class for one that capsella did not build."""
+    config = getattr(model, "config", None)
+    if isinstance(config, dict) and "name" in config:
+        return dict(config)
+    return {"class": f"{type(model).__module__}.{type(model).__qualname__}"}
+
+
+def _move(model: nn.Module, device: torch.device | str) -> None:
+    try:
+        model.to(device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device={str(device)!r} cannot be used ({reason}); expected 'cpu', or 'cuda' on a GPU") from error
+
+
+def _with_weights(model: nn.Module, folder: RunFolder) -> nn.Module:
+    found = read_newest(folder.checkpoints)
+    restore_weights(model, found.weights, where=str(found.path))
+    return model.eval()
