@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import importlib.machinery
 import importlib.util
 import io
 import logging
@@ -1102,8 +1103,9 @@ def test_a_wrong_wheel_is_refused_and_leaves_nothing_behind(
 
 
 def test_a_python_without_pip_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "pip" else real(name, *rest))
+    real = importlib.machinery.PathFinder.find_spec
+    gone = staticmethod(lambda name, *rest: None if name == "pip" else real(name, *rest))
+    monkeypatch.setattr(importlib.machinery.PathFinder, "find_spec", gone)
     monkeypatch.setattr(subprocess, "run", lambda *arguments, **options: pytest.fail("pip was started"))
     with pytest.raises(Unavailable, match=r"^this Python has no pip$"):
         Wheel("anything").fetch([], [])
@@ -1288,3 +1290,19 @@ def test_pips_reason_is_found_where_colours_are_forced(monkeypatch: pytest.Monke
     monkeypatch.setenv("FORCE_COLOR", "1")
     with pytest.raises(Unavailable, match="No matching distribution"):
         Wheel("no-such-package==1").fetch([], [])
+
+
+def test_looking_for_pip_leaves_the_import_system_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Listening:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> None:
+            asked.append(name)
+
+    monkeypatch.setattr(sys, "meta_path", [Listening, *sys.meta_path])
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 1, "", "ERROR: no"))
+    with pytest.raises(Unavailable, match="no"):
+        Wheel("anything").fetch([], [])
+    # setuptools listens for "pip", and then leaves distutils to the standard library, where torch.compile trips over it.
+    assert "pip" not in asked

@@ -34,10 +34,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     out = tmp_path_factory.mktemp("quick") / "start"
     splits = {"train": made_digits(640, "train"), "validation": None, "test": made_digits(100, "test")}
     printed = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed), pytest.raises(SystemExit) as stop:
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.setattr(Plan, "load", lambda self, root=None: splits)
         patch.setenv("COLUMNS", "160")
-        main(["quickstart", "--out", str(out), "--epochs", "2"])
+        with pytest.raises(SystemExit) as stop:
+            main(["quickstart", "--out", str(out), "--epochs", "2"])
     assert not stop.value.code
     return out, printed.getvalue()
 

@@ -143,6 +143,8 @@ class Child:
         try:
             os.dup2(mouth, 2)
             sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+            # whatever becomes of the test, this process does not outlive it for long.
+            signal.alarm(120)
             # a thread pool does not survive a fork.
             torch.set_num_threads(1)
             act()

@@ -116,7 +116,7 @@ def split_groups(net: nn.Module, **biases: Any) -> list[dict[str, Any]]:
 )
 def test_adams_steps_are_torchs_bit_for_bit(settings: dict[str, Any], options: dict[str, Any], dropout: float) -> None:
     net = plain_net(dropout=dropout)
-    expected = by_hand(torch.optim.Adam(net.parameters(), **{"lr": 1e-3, **options}), net)
+    expected = by_hand(torch.optim.Adam(net.parameters(), fused=True, **{"lr": 1e-3, **options}), net)
     run = short_run(plain_net(dropout=dropout), **settings)
     assert not differing(weights(run), net.state_dict())
     assert losses(run) == expected
@@ -132,10 +132,20 @@ def test_adams_steps_are_torchs_bit_for_bit(settings: dict[str, Any], options: d
 )
 def test_sgds_steps_are_torchs_bit_for_bit(settings: dict[str, Any], options: dict[str, Any]) -> None:
     net = plain_net()
-    expected = by_hand(torch.optim.SGD(net.parameters(), lr=0.1, **options), net)
+    expected = by_hand(torch.optim.SGD(net.parameters(), lr=0.1, fused=True, **options), net)
     run = short_run(plain_net(), optimiser="sgd", lr=0.1, **settings)
     assert not differing(weights(run), net.state_dict())
     assert losses(run) == expected
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_one_pass_over_the_weights_is_the_step_of_many(name: str) -> None:
+    net = plain_net()
+    make: Any = torch.optim.Adam if name == "adam" else torch.optim.SGD
+    options: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.01} | ({} if name == "adam" else {"momentum": 0.9})
+    expected = by_hand(make(net.parameters(), fused=False, foreach=False, **options), net)
+    run = short_run(plain_net(), optimiser=name, lr=0.01, weight_decay=0.01)
+    assert losses(run) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["adam", "sgd"])
@@ -143,7 +153,7 @@ def test_biases_learn_at_their_own_rate_bit_for_bit(name: str) -> None:
     net = plain_net()
     make: Any = torch.optim.Adam if name == "adam" else torch.optim.SGD
     options = {"weight_decay": 0.01} | ({} if name == "adam" else {"momentum": 0.9})
-    expected = by_hand(make(split_groups(net, lr=0.04), lr=0.02, **options), net)
+    expected = by_hand(make(split_groups(net, lr=0.04), lr=0.02, fused=True, **options), net)
     run = short_run(plain_net(), optimiser=name, lr=0.02, bias_rate=2.0, weight_decay=0.01)
     assert not differing(weights(run), net.state_dict())
     assert losses(run) == expected

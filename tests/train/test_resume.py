@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import capsella
 from capsella.train import CheckpointError, Run, TrainConfig
-from capsella.train.config import FREE_ON_RESUME
+from capsella.train.config import END, FREE_ON_RESUME
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from run_harness import assert_same_run, interrupted, metrics, newest, tiny_data, tiny_model, train
@@ -231,7 +231,7 @@ CHANGED: dict[str, Any] = {
 
 
 def test_the_fields_that_may_change_are_named() -> None:
-    assert set(CHANGED) | set(FREE_ON_RESUME) == set(TrainConfig().as_dict())
+    assert set(CHANGED) | set(FREE_ON_RESUME) | set(END) == set(TrainConfig().as_dict())
 
 
 @pytest.fixture(scope="module")
@@ -327,3 +327,18 @@ def test_the_random_state_of_the_caller_does_not_matter(tmp_path: Path) -> None:
     for name in ("one", "other"):
         train(tmp_path / name, make=make, data=tiny_data(side=17), epochs=1)
     assert_same_run(tmp_path / "one", tmp_path / "other")
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_anew(tmp_path: Path) -> None:
+    train(tmp_path / "whole")
+    train(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    train(tmp_path / "run", resume=True)
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_margin_that_grows_towards_the_end_does_not_take_another_end(tmp_path: Path) -> None:
+    train(tmp_path / "run", loss="spread", steps=4)
+    with pytest.raises(ValueError, match=r"holds another run: train.steps: 4 -> 8$"):
+        train(tmp_path / "run", loss="spread", steps=8, resume=True)

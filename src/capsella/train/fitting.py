@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from capsella.errors import RunError
 from capsella.models import Model
 from capsella.routing.dispatch import choices
 from capsella.train.checkpoint import CheckpointError, read_checkpoint, read_newest
-from capsella.train.config import TrainConfig, differences
+from capsella.train.config import END, TrainConfig, differences
 from capsella.train.evaluation import Evaluation
 from capsella.train.folder import RunFolder
 from capsella.train.health import NonFiniteLoss
@@ -24,7 +25,7 @@ from capsella.train.memory import MemoryEstimate, available, estimate
 from capsella.train.objectives import AsTensors, Measure, choose_loss, shows_several, tensors_of
 from capsella.train.processes import accelerator, layout, make_fabric, products_in
 from capsella.train.progress import Progress
-from capsella.train.record import Event, Listener, MetricsFile, as_json, describe_data, environment, write_json
+from capsella.train.record import Event, Listener, MetricsFile, as_json, describe_data, environment, read_events, write_json
 from capsella.train.run import Run, describe_model
 from capsella.train.signals import Interrupted
 
@@ -185,8 +186,9 @@ class _Job:
         """Begin the folder, or find the checkpoint of the run that goes on; nothing is written before that has come back."""
         if resume:
             _together(self.fabric, lambda: self._compare(place, config))
-            newest = _together(self.fabric, lambda: read_newest(place.checkpoints).path)
-            trainer.restore(read_checkpoint(newest))
+            newest = _together(self.fabric, lambda: _newest(place))
+            if newest is not None:
+                trainer.restore(read_checkpoint(newest))
 
         def begin() -> None:
             write_json(place.config, config)
@@ -199,7 +201,9 @@ class _Job:
         """Raise ``ValueError`` where the run in the folder is another one than this."""
         old = place.read_config()
         changed = [f"model.{line}" for line in differences(old["model"], config["model"])]
-        changed += [f"train.{line}" for line in differences(old["train"], config["train"])]
+        # the spread loss's margin grows towards the last step: more steps would be another run.
+        free = () if self.loss == "spread" else END
+        changed += [f"train.{line}" for line in differences(old["train"], config["train"], free=free)]
         for name, split in config["data"].items():
             before = old["data"].get(name)
             if (before or {}).get("digest") != (split or {}).get("digest"):
@@ -232,6 +236,13 @@ class _Job:
         if self.place is not None and self.fabric.is_global_zero:
             write_json(self.place.record, record)
         return record  # type: ignore[no-any-return]
+
+
+def _newest(place: RunFolder) -> Path | None:
+    """Return the newest sound checkpoint; None for a run that was stopped before it had taken a step."""
+    if not any(place.checkpoints.glob("step-*")) and not read_events(place.metrics):
+        return None
+    return read_newest(place.checkpoints).path
 
 
 def _together(fabric: Any, act: Any) -> Any:

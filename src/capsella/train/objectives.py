@@ -148,6 +148,7 @@ def right(scores: Tensor, classes: Tensor) -> Tensor:
         Boolean [B].
 
     Example:
+        >>> import torch
         >>> right(torch.tensor([[0.9, 0.1, 0.8], [0.9, 0.1, 0.8]]), torch.tensor([[2, 0], [0, 1]]))
         tensor([ True, False])
     """

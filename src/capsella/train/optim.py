@@ -51,12 +51,12 @@ def make_optimiser(config: TrainConfig, groups: list[dict[str, Any]], *, on_devi
         groups: as ``parameter_groups`` makes them.
         on_device: keep the rate in a tensor beside the parameters, so that a CUDA graph can hold the whole step.
     """
-    options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
+    # fused: one pass over the weights instead of ten; a seventh of a small net's step on a CPU.
+    options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
     if on_device:
         device = groups[0]["params"][0].device
         for group in groups:
             group["lr"] = torch.tensor(config.lr * group["factor"], device=device)
-        options |= {"fused": True}
     if config.optimiser == "sgd":
         return torch.optim.SGD(groups, momentum=config.momentum, **options)
     if on_device:
