@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import logging
@@ -78,6 +79,8 @@ def make_fabric(config: TrainConfig, *, unused_parameters: bool = False) -> Any:
             strategy=strategy,
             precision="bf16-mixed" if config.precision == "bf16" else "32-true",
         )
+    if several:
+        atexit.register(_leave)
     fabric.launch()
     return fabric
 
@@ -88,6 +91,12 @@ def fabric_package() -> Any:
         return importlib.import_module("lightning_fabric")
     except ImportError:
         return importlib.import_module("lightning.fabric")
+
+
+def _leave() -> None:
+    """Take leave of the other processes: threads that still wait for them would abort a program that ends."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 @contextlib.contextmanager
