@@ -110,7 +110,7 @@ class _Job:
         if data is None:
             raise ValueError("there are no data to learn from")
         at_rest = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        everyone: list[Listener] = [self.events.append, *listeners]
+        everyone: list[Listener] = [self._note, *listeners]
         with _said_once(self.fabric, ValueError):
             trainer = Trainer(
                 self.fabric,
@@ -163,6 +163,13 @@ class _Job:
         self.model.eval()
         folder = self.place.path if self.place is not None else None
         return Run(config, model=self.model, record=record, events=[e for e in self.events if "step" in e], folder=folder)
+
+    def _note(self, event: Event) -> None:
+        """Keep an event; a run that goes back to a checkpoint takes back what came after it."""
+        if event["event"] == "rewind":
+            self.events = [each for each in self.events if each.get("step", 0) <= event["step"]]
+        else:
+            self.events.append(event)
 
     def _probe(self, trainer: Trainer, data: ImageData) -> tuple[MemoryEstimate, list[str]]:
         """Run two tiny batches: what they keep in memory, and which implementations route them."""

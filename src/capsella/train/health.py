@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,10 +11,27 @@ from torch import Tensor, nn
 
 from capsella.errors import RunError
 from capsella.routing import Routed
+from capsella.train.checkpoint import CheckpointError, read_newest
 
 
 class NonFiniteLoss(RunError):
     """The loss of a step is infinite or no number; the message says where it began and what is left of the run."""
+
+
+def non_finite(what: str, checkpoints: Path | None) -> NonFiniteLoss:
+    """Return the error that says what happened and which checkpoint to go on from.
+
+    Args:
+        what: the step and where it began.
+        checkpoints: their folder, None if none are kept.
+    """
+    last = "no checkpoint was kept: give a folder to have them"
+    if checkpoints is not None:
+        try:
+            last = f"the last good checkpoint is {read_newest(checkpoints).path}"
+        except CheckpointError:
+            last = "there is no checkpoint yet"
+    return NonFiniteLoss(f"{what}; {last}")
 
 
 def first_non_finite(model: nn.Module, run: Callable[[], object], inputs: Tensor) -> str:

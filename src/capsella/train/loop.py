@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,9 +23,10 @@ from capsella.train.checkpoint import Checkpoint, CheckpointError, read_newest, 
 from capsella.train.config import TrainConfig
 from capsella.train.couplings import Couplings
 from capsella.train.evaluation import Evaluation, evaluate
-from capsella.train.health import NonFiniteLoss
-from capsella.train.memory import OutOfMemory, available, in_words, is_out_of_memory, largest_that_fits
+from capsella.train.health import non_finite
+from capsella.train.memory import is_out_of_memory, out_of_memory
 from capsella.train.optim import learning_rate
+from capsella.train.position import Position
 from capsella.train.record import Event, Listener
 from capsella.train.signals import Interrupted, StopWish
 from capsella.train.state import put_state, take_state
@@ -42,29 +43,6 @@ _NEVER = 2**62
 
 class _WentBad(Exception):
     """A loss was found not to be finite after the weights had moved."""
-
-
-@dataclass
-class Position:
-    """Where a run is.
-
-    Attributes:
-        epoch: passes that are over.
-        batch: batches of the present pass that are over.
-        step: steps that are over.
-        images: images seen.
-        seconds: time in training so far, validation and checkpoints included.
-        history: one entry per finished epoch.
-        epoch_sums: of the present pass: loss · images, right answers, images.
-    """
-
-    epoch: int = 0
-    batch: int = 0
-    step: int = 0
-    images: int = 0
-    seconds: float = 0.0
-    history: list[dict[str, Any]] = field(default_factory=list)
-    epoch_sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
 
 
 class Trainer:
@@ -176,7 +154,7 @@ class Trainer:
         try:
             self._with_room(lambda: self._move(batch, of))
         except BadStep as error:
-            raise self._non_finite(f"the loss of step {self.at.step + 1} is {error}") from error
+            raise non_finite(f"the loss of step {self.at.step + 1} is {error}", self.checkpoints) from error
         self.at.step, self.at.batch, self.at.images = self.at.step + 1, self.at.batch + 1, self.at.images + of
 
     def _move(self, batch: Batch, of: int) -> None:
@@ -336,21 +314,12 @@ class Trainer:
     def _retrace(self, bad: _WentBad) -> None:
         """Go back to the last checkpoint and look at every loss from there: the run is the same, so it fails again there."""
         if self.stepper.careful or self.checkpoints is None or self._saved_step < 0:
-            raise self._non_finite(str(bad)) from bad
+            raise non_finite(str(bad), self.checkpoints) from bad
         found = read_newest(self.checkpoints)
         _log.warning("%s; going back to %s to see where it begins", bad, found.path.name)
         self.restore(found)
         self.stepper.careful = True
         self.say({"event": "rewind", "step": self.at.step})
-
-    def _non_finite(self, what: str) -> NonFiniteLoss:
-        last = "no checkpoint was kept: give a folder to have them"
-        if self.checkpoints is not None:
-            try:
-                last = f"the last good checkpoint is {read_newest(self.checkpoints).path}"
-            except CheckpointError:
-                last = "there is no checkpoint yet"
-        return NonFiniteLoss(f"{what}; {last}")
 
     def _with_room(self, act: Callable[[], T]) -> T:
         """Act, or say which batch size would fit."""
@@ -360,19 +329,10 @@ class Trainer:
             if not is_out_of_memory(error):
                 raise
         # outside the except clause, whose frames hold the tensors that did not fit.
-        raise self._out_of_memory()
-
-    def _out_of_memory(self) -> OutOfMemory:
-        """Find a batch size that fits by trying; only one process can do so without the others."""
         self.stepper.release()
-        size = self.config.batch_size
-        fits = "a smaller one may fit"
-        if self.fabric.world_size == 1:
-            found = largest_that_fits(self._attempt, size)
-            fits = f"batch_size={found} fits" if found else "not even one image fits"
-        free = available(self.stepper.device)
-        room = f"; {in_words(free)} are free" if free is not None else ""
-        return OutOfMemory(f"batch_size={size} does not fit into the memory of {self.stepper.device}{room}; {fits}")
+        # only one process can try without the others.
+        alone = self.fabric.world_size == 1
+        raise out_of_memory(self.config.batch_size, self.stepper.device, self._attempt if alone else None)
 
     def _attempt(self, size: int) -> None:
         images = torch.arange(size) % len(self.data)

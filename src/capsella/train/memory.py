@@ -153,6 +153,23 @@ def _works(attempt: Callable[[int], object], size: int) -> bool:
     return True
 
 
+def out_of_memory(batch_size: int, device: torch.device, attempt: Callable[[int], object] | None) -> OutOfMemory:
+    """Return the error for a batch that did not fit, with one that does.
+
+    Args:
+        batch_size: that did not fit.
+        device: where.
+        attempt: runs a step with a batch size, or fails; None where that cannot be tried.
+    """
+    fits = "a smaller one may fit"
+    if attempt is not None:
+        found = largest_that_fits(attempt, batch_size)
+        fits = f"batch_size={found} fits" if found else "not even one image fits"
+    free = available(device)
+    room = f"; {in_words(free)} are free" if free is not None else ""
+    return OutOfMemory(f"batch_size={batch_size} does not fit into the memory of {device}{room}; {fits}")
+
+
 def in_words(count: int) -> str:
     """Return bytes as a person reads them.
 

@@ -1,0 +1,29 @@
+"""Where a run is: with the weights and the optimiser, all that decides the next step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Position:
+    """Where a run is.
+
+    Attributes:
+        epoch: passes that are over.
+        batch: batches of the present pass that are over.
+        step: steps that are over.
+        images: images seen.
+        seconds: time in training so far, validation and checkpoints included.
+        history: one entry per finished epoch.
+        epoch_sums: of the present pass: loss · images, right answers, images.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    images: int = 0
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    epoch_sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
