@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,24 @@ def test_other_settings_are_not_mixed_with_runs_that_are_there(bars: Path, compa
     assert len(stderr.strip().splitlines()) == 1
 
 
+def test_other_images_are_not_mixed_with_runs_that_are_there(bars: Path, compared: tuple[Path, str], tmp_path: Path) -> None:
+
+    others = shutil.copytree(bars, tmp_path / "others")
+    shutil.copytree(others / "lying", others / "sitting")
+    code, _, stderr = compare(others, compared[0])
+    assert code == 2
+    assert "holds a run with other data" in stderr
+
+
+def test_a_net_that_diverges_is_measured_where_it_was_last_sound(bars: Path, tmp_path: Path) -> None:
+    for _ in range(2):  # trained, and then read
+        code, stdout, stderr = compare(bars, tmp_path / "runs", "--set", "reconstruction=1e38", "--seeds", "1")
+        assert code == 0, stderr
+        assert "measured at its last good checkpoint" in stdout
+    found = json.loads((tmp_path / "runs" / "comparison.json").read_text())["networks"]
+    assert [network["status"] for network in found] == [["non-finite"], ["finished"]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -107,6 +126,7 @@ def test_other_settings_are_not_mixed_with_runs_that_are_there(bars: Path, compa
         (["mnist", "--seeds", "0"], "seeds=0 is too small"),
         (["mnist", "--models", "capsnet_smal"], "did you mean 'capsnet_small'"),
         (["mnist", "--set", "lrr=1"], "did you mean 'lr'"),
+        (["mnist", "--set", "seed=5"], "--seeds N"),
     ],
 )
 def test_a_mistake_is_one_line(arguments: list[str], says: str, tmp_path: Path) -> None:

@@ -28,10 +28,8 @@ def made_digits(count: int, split: str) -> capsella.ImageData:
     return capsella.data.from_tensors(images, labels, split=split, name="mnist", augment=augment)
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of a quickstart, and what it printed."""
-    out = tmp_path_factory.mktemp("quick") / "start"
+def quickstart(out: Path) -> str:
+    """Run it on made digits; return what it prints."""
     splits = {"train": made_digits(640, "train"), "validation": None, "test": made_digits(100, "test")}
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
@@ -40,7 +38,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         with pytest.raises(SystemExit) as stop:
             main(["quickstart", "--out", str(out), "--epochs", "2"])
     assert not stop.value.code
-    return out, printed.getvalue()
+    return printed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a quickstart, and what it printed."""
+    out = tmp_path_factory.mktemp("quick") / "start"
+    return out, quickstart(out)
 
 
 def test_both_networks_leave_a_run_and_the_table_shows_their_records(finished: tuple[Path, str]) -> None:
@@ -58,18 +63,13 @@ def test_the_page_renders_without_errors(finished: tuple[Path, str]) -> None:
     check_page(finished[0] / "report.html")
 
 
-def test_a_second_quickstart_replaces_only_its_own_runs(finished: tuple[Path, str]) -> None:
-    from capsella.cli.quickstart import _make_room
-
-    out, _ = finished
-    copy = out.parent / "copy"
-    (copy / "capsnet_small").mkdir(parents=True)
-    (copy / "capsnet_small" / "config.json").write_text("{}")
-    (copy / "convnet_small").mkdir()
-    (copy / "convnet_small" / "notes.txt").write_text("mine")
-    _make_room(copy)
-    assert not (copy / "capsnet_small").exists()
-    assert (copy / "convnet_small" / "notes.txt").read_text() == "mine"
+def test_a_second_quickstart_uses_what_the_first_trained_and_deletes_nothing(finished: tuple[Path, str]) -> None:
+    out, first = finished
+    (out / "capsnet_small" / "notes.txt").write_text("mine")
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*/record.json")}
+    assert quickstart(out) == first
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/record.json")} == before
+    assert (out / "capsnet_small" / "notes.txt").read_text() == "mine"
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tiny_runs import CLASSES, SIDE, capsnet, differing, made_data, one_line, plain_net, short_run, told, weights
-from torch import nn
+from torch import Tensor, nn
 
+from capsella.data import from_tensors
 from capsella.errors import DataError
-from capsella.train import CheckpointError, Run
+from capsella.train import CheckpointError, Run, fit
 
 
 def test_a_run_that_was_read_is_the_run_that_was_written(tmp_path: Path) -> None:
@@ -157,3 +159,75 @@ def test_early_stopping_is_recorded_as_reached_or_not() -> None:
     assert missed.record["epochs"] == 2
     with pytest.raises(ValueError, match=r"^target_accuracy=0.5 needs validation data"):
         short_run(capsnet(), target_accuracy=0.5)
+
+
+class Tied(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(SIDE * SIDE, CLASSES, bias=False)
+        self.second = nn.Linear(SIDE * SIDE, CLASSES, bias=False)
+        self.second.weight = self.first.weight
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.first(images.flatten(1)) + self.second(images.flatten(1))
+
+
+def test_weights_that_two_layers_share_are_kept_and_come_back(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    run = fit(Tied(), made_data(20), folder=tmp_path / "run", epochs=1, batch_size=8, progress=False)
+    again = Run.load(tmp_path / "run", model=Tied())
+    assert torch.equal(again.model.second.weight, run.model.first.weight)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"model": nn.Identity()}, ValueError, "model Identity has no parameters"),
+        (
+            {"model": nn.Sequential(nn.Flatten(), nn.Linear(SIDE * SIDE, 1))},
+            ValueError,
+            r"model gives scores of shape \[1, 1\]",
+        ),
+        ({"validation": "val"}, TypeError, "validation has type str"),
+        ({"test": from_tensors(torch.zeros(4, 1, 5, 5), torch.arange(4))}, ValueError, r"test has images of shape \[1, 5, 5\]"),
+    ],
+)
+def test_what_does_not_go_together_is_one_line_before_anything_is_written(
+    change: dict[str, Any], error: type[Exception], says: str, tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {"model": Tied(), "folder": tmp_path / "run", "progress": False, **change}
+    with pytest.raises(error, match=says) as caught:
+        fit(given.pop("model"), made_data(20), **given)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_target_is_reached_at_the_end_of_an_epoch_only() -> None:
+    run = fit(
+        Tied(), made_data(40), validation=made_data(10), epochs=3, steps=2, batch_size=8, target_accuracy=0.01, progress=False
+    )
+    assert run.status == "not reached"
+
+
+def test_a_resumed_run_has_all_its_events(tmp_path: Path) -> None:
+    settings = {"folder": tmp_path / "run", "batch_size": 8, "log_every": 1, "progress": False}
+    fit(Tied(), made_data(24), epochs=1, **settings)
+    run = fit(Tied(), made_data(24), epochs=2, resume=True, **settings)
+    assert [event["step"] for event in run.events if event["event"] == "log"] == [1, 2, 3, 4, 5, 6]
+    with pytest.raises(ValueError, match="steps=2 are fewer than the 6"):
+        fit(Tied(), made_data(24), epochs=2, steps=2, resume=True, **settings)
+
+
+def test_a_config_that_is_none_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(DataError, match="is no config of a run"):
+        Run.load(tmp_path)
+
+
+def test_checkpoints_without_a_config_are_not_written_over(tmp_path: Path) -> None:
+    fit(Tied(), made_data(24), folder=tmp_path / "run", epochs=1, batch_size=8, progress=False)
+    (tmp_path / "run" / "config.json").unlink()
+    with pytest.raises(ValueError, match="holds checkpoints of a run"):
+        fit(Tied(), made_data(24), folder=tmp_path / "run", epochs=1, progress=False)

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from capsella.cli.mistakes import users_mistakes
 from capsella.cli.options import key_values
+from capsella.cli.pages import curve, facts
 
 RUNS = Path("runs")
 
@@ -38,6 +39,8 @@ def compare(
         from capsella.train.plan import Plan
 
         check_count("seeds", seeds)
+        if any(pair.partition("=")[0].removeprefix("train.") == "seed" for pair in set_ or []):
+            raise ValueError("--set seed=… has a place of its own: --seeds N runs every network with the seeds 0 to N−1")
         names = tuple(models.split(",")) if models else FULL if full else SMALL
         given = {"epochs": epochs, "batch_size": 64 if not full else 128, **key_values(set_ or [])}
         name = data
@@ -52,6 +55,11 @@ def compare(
 
         found = run_all(plans[0], names, range(seeds), folder, root=root, begin=begin)
         page, story = _write(found, folder, stem, plans[0], root)
+    for each in found:
+        for run in each.runs:
+            if run.status == "non-finite":
+                reason = f"{run.folder}: {(run.record or {}).get('reason')}; measured at its last good checkpoint"
+                console.print(reason, markup=False, soft_wrap=True)
     _tell(console, story, page)
 
 
@@ -59,7 +67,7 @@ def _write(found: list[Any], folder: Path, data: str, plan: Any, root: Path | No
     from capsella.report import AffineExamples, ComparisonRow, ComparisonStory, comparison_page, write_page
     from capsella.train.compare import under_affine_maps
 
-    facts = [each.as_dict() for each in found]
+    figures = [each.as_dict() for each in found]
     rows = tuple(
         ComparisonRow(
             model=each["model"],
@@ -70,9 +78,9 @@ def _write(found: list[Any], folder: Path, data: str, plan: Any, root: Path | No
             affine_accuracies=tuple(each["affine_accuracies"]),
             images_per_second=tuple(each["images_per_second"]),
             memory=each["memory"],
-            curves=tuple(tuple(curve) for curve in each["curves"]),
+            curves=tuple(curve(run) for run in contestant.runs),
         )
-        for each in facts
+        for each, contestant in zip(figures, found, strict=True)
     )
     test = plan.load(root)["test"]
     moved = under_affine_maps(test)
@@ -80,21 +88,13 @@ def _write(found: list[Any], folder: Path, data: str, plan: Any, root: Path | No
     examples = None
     if moved is not None and plan.data_options.get("normalise", "unit") == "unit":
         examples = AffineExamples(test.batch(shown).images, moved.batch(shown).images, test.batch(shown).labels)
-    config = found[0].runs[0].config
-    environment = config["environment"]
     story = ComparisonStory(
         data=data,
         rows=rows,
-        epochs=facts[0]["epochs"],
-        images_seen=facts[0]["images"],
+        epochs=figures[0]["epochs"],
+        images_seen=figures[0]["images"],
         class_names=tuple(map(str, test.class_names)),
-        facts={
-            "capsella": f"{environment['capsella']} (commit {(environment['commit'] or 'unknown')[:12]})",
-            "torch": environment["torch"],
-            "device": environment["device"],
-            "training data": f"{config['data']['train']['images']:,} images, digest {config['data']['train']['digest'][:16]}",
-            "test data": f"{config['data']['test']['images']:,} images, digest {config['data']['test']['digest'][:16]}",
-        },
+        facts=facts(found[0].runs[0].config),
         examples=examples,
     )
     page = folder / "report.html"

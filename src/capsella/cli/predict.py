@@ -33,8 +33,9 @@ def predict(
         scores = loaded.predict(pixels).scores
     names = loaded.config["data"]["train"]["class_names"]
     if as_json:
+        named = [*names, *map(str, range(len(names), scores.shape[1]))]
         rows = [
-            {"image": str(path), "scores": dict(zip(names, row, strict=False))}
+            {"image": str(path), "scores": dict(zip(named, row, strict=True))}
             for path, row in zip(images, scores.tolist(), strict=True)
         ]
         typer.echo(json.dumps(rows, indent=1))

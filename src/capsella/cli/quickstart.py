@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,22 +10,22 @@ from rich.console import Console
 from rich.table import Table
 
 from capsella.cli.mistakes import users_mistakes
+from capsella.cli.pages import curve, facts, program
 
 _BATCH = 64
 _TWINS = ("capsnet_small", "convnet_small")
 _NEXT = (
-    ("capsella train capsnet --data mnist", "train the full CapsNet, best on a GPU with --precision bf16"),
-    ("capsella compare mnist", "the same contest with three seeds each, and with LeNet"),
-    ("capsella compare FOLDER", "… on your own images, one folder per class"),
-    ("capsella evaluate runs/quickstart/capsnet_small", "confusion matrix and calibration"),
-    ("capsella predict runs/quickstart/capsnet_small IMAGE", "classify image files (--invert for ink on paper)"),
-    ("python examples/learn_the_sign.py", "why capsules need a bias, in ten seconds"),
+    ("train capsnet --data mnist", "train the full CapsNet, best on a GPU with --precision bf16"),
+    ("compare mnist", "the same contest with three seeds each, and with LeNet"),
+    ("compare FOLDER", "… on your own images, one folder per class"),
+    ("evaluate {run}", "confusion matrix and calibration"),
+    ("predict {run} IMAGE", "classify image files (--invert for ink on paper)"),
 )
 
 
 def quickstart(
     out: Annotated[
-        Path, typer.Option(help="Where runs and page go; what an earlier quickstart left there is replaced.")
+        Path, typer.Option(help="Where runs and page go; what an earlier quickstart trained there is used again.")
     ] = Path("runs/quickstart"),
     epochs: Annotated[int, typer.Option(help="Passes over MNIST.")] = 4,
     seed: Annotated[int, typer.Option(help="Of weights and samples.")] = 0,
@@ -36,15 +35,15 @@ def quickstart(
     console = Console(highlight=False)
     with users_mistakes():
         from capsella.report import QuickstartStory, inside, quickstart_page, write_page
-        from capsella.train.compare import under_affine_maps
-        from capsella.train.plan import Plan, run_plan
+        from capsella.train.compare import finished_run, under_affine_maps
+        from capsella.train.plan import Plan
 
         plans = {name: _plan(Plan, name, epochs, seed) for name in _TWINS}
-        _make_room(out)
-        console.print("MNIST: 60,000 images to learn from, 10,000 to be tested on")
         splits = plans[_TWINS[0]].load(root)
+        data: Any = splits["train"]
         test: Any = splits["test"]
-        runs = {name: run_plan(plan, out / name, splits=splits) for name, plan in plans.items()}
+        console.print(f"MNIST: {len(data):,} images to learn from, {len(test):,} to be tested on")
+        runs = {name: finished_run(out / name, plan, splits) for name, plan in plans.items()}
         moved: Any = under_affine_maps(test)
         affine = {name: run.evaluate(moved).accuracy for name, run in runs.items()}
         model: Any = runs[_TWINS[0]].model
@@ -60,8 +59,8 @@ def quickstart(
             couplings=inside.couplings(model, test, right[-1]),
             mistakes=inside.mistakes(model, test),
             class_names=tuple(test.class_names),
-            facts=_facts(runs[_TWINS[0]].config),
-            commands=_NEXT,
+            facts={**facts(runs[_TWINS[0]].config), "seed": str(seed)},
+            commands=tuple((f"{program()} {each.format(run=out / _TWINS[0])}", what) for each, what in _NEXT),
         )
         page = out / "report.html"
         write_page(page, quickstart_page(story))
@@ -79,42 +78,22 @@ def _plan(plan: Any, name: str, epochs: int, seed: int) -> Any:
     return plan(name, "mnist", split="train", validate=None).changed(settings)
 
 
-def _make_room(out: Path) -> None:
-    """Take away what an earlier quickstart wrote, and nothing else."""
-    for name in _TWINS:
-        if (out / name).is_dir() and (out / name / "config.json").is_file():
-            shutil.rmtree(out / name)
-
-
 def _network(name: str, run: Any, affine: float) -> Any:
+    from capsella.models import CapsuleNet
     from capsella.report import TrainedNetwork
 
     record = run.record
-    curve = tuple((event["images"], event["loss"], event["accuracy"]) for event in run.events if event["event"] == "log")
     return TrainedNetwork(
         name=name,
-        kind="capsule net" if name.startswith("capsnet") else "ConvNet",
+        kind="capsule net" if isinstance(run.model, CapsuleNet) else "ConvNet",
         parameters=record["config"]["parameters"],
         epochs=record["epochs"],
         accuracy=record["test"]["accuracy"],
         accuracy_affine=affine,
         seconds=record["seconds"],
         images_per_second=record["images_per_second"],
-        curve=curve,
+        curve=curve(run),
     )
-
-
-def _facts(config: dict[str, Any]) -> dict[str, str]:
-    environment, train = config["environment"], config["train"]
-    return {
-        "capsella": f"{environment['capsella']} (commit {(environment['commit'] or 'unknown')[:12]})",
-        "torch": environment["torch"],
-        "device": environment["device"],
-        "seed": str(train["seed"]),
-        "training": f"Adam, rate {train['lr']:g} falling to {train['lr'] * train['decay']:g}, batches of {train['batch_size']}",
-        "training data": f"{config['data']['train']['images']:,} images, digest {config['data']['train']['digest'][:16]}",
-        "test data": f"{config['data']['test']['images']:,} images, digest {config['data']['test']['digest'][:16]}",
-    }
 
 
 def _tell(console: Console, story: Any, page: Path) -> None:
@@ -127,5 +106,5 @@ def _tell(console: Console, story: Any, page: Path) -> None:
     console.print(table)
     console.print(f"reconstructions, capsule dimensions and couplings: open {page.resolve().as_uri()}", soft_wrap=True)
     console.print("what to try next:")
-    for command, what in _NEXT:
+    for command, what in story.commands:
         console.print(f"  {command:<55} {what}", markup=False, soft_wrap=True)

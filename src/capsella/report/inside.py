@@ -22,6 +22,10 @@ OFFSETS = tuple(round(-0.25 + 0.05 * k, 2) for k in range(11))
 _MISTAKES = 12
 
 
+def _place(model: CapsuleNet) -> torch.device:
+    return next(model.parameters()).device
+
+
 def one_of_each(data: ImageData) -> Tensor:
     """Return the index of the first image of every class."""
     labels = torch.cat([batch.labels for batch in data.batches(1000, shuffle=False)])
@@ -30,7 +34,7 @@ def one_of_each(data: ImageData) -> Tensor:
 
 def see(model: CapsuleNet, data: ImageData, indices: Tensor | Sequence[int]) -> Examples:
     """Return images with what the network says of them and draws again."""
-    batch = data.batch(indices)
+    batch = data.batch(indices, device=_place(model))
     with evaluating(model):
         prediction = model(batch.images)
     if prediction.reconstruction is None:
@@ -43,7 +47,7 @@ def mistakes(model: CapsuleNet, data: ImageData, *, most: int = _MISTAKES) -> Ex
     wrong: list[int] = []
     start = 0
     with evaluating(model):
-        for images, labels in data.batches(500):
+        for images, labels in data.batches(500, device=_place(model)):
             missed = (model(images).scores.argmax(dim=1) != labels).nonzero().flatten() + start
             wrong += missed.tolist()
             start += len(labels)
@@ -54,16 +58,16 @@ def mistakes(model: CapsuleNet, data: ImageData, *, most: int = _MISTAKES) -> Ex
 
 def dimensions(model: CapsuleNet, data: ImageData, index: int, *, offsets: tuple[float, ...] = OFFSETS) -> Dimensions:
     """Return what each value of an image's class capsule does to the drawing."""
-    batch = data.batch([index])
+    batch = data.batch([index], device=_place(model))
     label = int(batch.labels[0])
     with evaluating(model):
         capsules = model(batch.images).capsules  # [1, J, D]
         D = capsules.shape[2]
-        steps = torch.tensor(offsets)
+        steps = torch.tensor(offsets, device=capsules.device)
         moved = repeat(capsules[0], "j d -> dim step j d", dim=D, step=len(offsets)).clone()
         for dim in range(D):
             moved[dim, :, label, dim] += steps
-        classes = torch.full((D * len(offsets),), label)
+        classes = torch.full((D * len(offsets),), label, device=capsules.device)
         drawn = model.reconstruct(rearrange(moved, "dim step j d -> (dim step) j d"), classes)
     frames = rearrange(drawn.clamp(0, 1), "(dim step) c h w -> dim step c h w", dim=D)
     return Dimensions(label, batch.images[0], offsets, frames)
@@ -71,7 +75,7 @@ def dimensions(model: CapsuleNet, data: ImageData, index: int, *, offsets: tuple
 
 def couplings(model: CapsuleNet, data: ImageData, index: int) -> CouplingView:
     """Return how one image's primary capsules are coupled to the classes."""
-    batch = data.batch([index])
+    batch = data.batch([index], device=_place(model))
     with evaluating(model):
         routed = model.routed(batch.images)[-1]
         primary = model.capsules(batch.images)[-2]  # [1, I, P]

@@ -74,7 +74,7 @@ def write_checkpoint(
         for left_over in folder.glob(".step-*.part"):
             shutil.rmtree(left_over, ignore_errors=True)
         temporary.mkdir(parents=True)
-        sums = {name: _write(temporary / name, _pack(part)) for name, part in ((_MODEL, weights), (_STATE, tensors))}
+        sums = {name: _write(temporary / name, pack(part)) for name, part in ((_MODEL, weights), (_STATE, tensors))}
         content = {"format": FORMAT, "step": step, "sha256": sums, **facts}
         _write(temporary / _FACTS, json.dumps({**content, "own_sha256": _digest(content)}, indent=1).encode())
         _flush_folder(temporary)
@@ -172,10 +172,12 @@ def _name(error: OSError) -> str:
     return Path(str(error.filename)).name
 
 
-def _pack(tensors: Mapping[str, Tensor]) -> bytes:
+def pack(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return tensors in safetensors' format."""
     from safetensors.torch import save
 
-    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    # copies: weights that two layers share are one memory, which safetensors refuses to guess about.
+    return save({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()})
 
 
 def _write(path: Path, content: bytes) -> str:

@@ -6,6 +6,7 @@ images are then measured as they are and under affine maps that no network was t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
@@ -15,9 +16,9 @@ from typing import Any
 
 from capsella.data import ImageData
 from capsella.data.augment import Affine
-from capsella.data.registry import data_entry
 from capsella.models import CapsuleNet
 from capsella.train.folder import RunFolder
+from capsella.train.health import NonFiniteLoss
 from capsella.train.plan import Plan, run_plan
 from capsella.train.record import write_json
 from capsella.train.run import Run
@@ -35,12 +36,14 @@ class Contestant:
         model: registry name.
         has_capsules: whether it is a capsule net.
         runs: one per seed.
+        accuracies: on the test images, one per seed.
         affine: accuracy on transformed test images, one per seed; empty where images cannot be transformed.
     """
 
     model: str
     has_capsules: bool
     runs: tuple[Run, ...]
+    accuracies: tuple[float, ...]
     affine: tuple[float, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -53,16 +56,13 @@ class Contestant:
             "parameters": first["config"]["parameters"],
             "seeds": [record["config"]["train"]["seed"] for record in records],
             "status": [record["status"] for record in records],
-            "accuracies": [record["test"]["accuracy"] for record in records],
+            "accuracies": list(self.accuracies),
             "affine_accuracies": list(self.affine),
             "images_per_second": [record["images_per_second"] for record in records],
             # a GPU counts what is used; for a CPU there is the estimate of a step.
             "memory": first["peak_memory"] or first["memory_estimate"],
             "images": first["images"],
             "epochs": first["epochs"],
-            "curves": [
-                [(e["images"], e["loss"], e["accuracy"]) for e in run.events if e["event"] == "log"] for run in self.runs
-            ],
         }
 
 
@@ -102,7 +102,6 @@ def compare(
         progress: show how far each run has come.
         begin: called before each run.
     """
-    data_entry(plan.data)
     splits = plan.load(root)
     test = splits["test"]
     if test is None:
@@ -110,25 +109,40 @@ def compare(
     moved = under_affine_maps(test)
     found = []
     for model in models:
-        runs, affine = [], []
+        runs, accuracies, affine = [], [], []
         for seed in seeds:
             begin(model, seed)
             own = dataclasses.replace(plan, model=model, train=dataclasses.replace(plan.train, seed=seed))
-            run = _finished(folder / f"{model}-seed{seed}", own, splits, progress)
+            run = finished_run(folder / f"{model}-seed{seed}", own, splits, progress)
             runs.append(run)
+            measured = (run.record or {}).get("test")
+            accuracies.append(measured["accuracy"] if measured else run.evaluate(test).accuracy)
             if moved is not None:
                 affine.append(run.evaluate(moved).accuracy)
-        found.append(Contestant(model, isinstance(runs[0].model, CapsuleNet), tuple(runs), tuple(affine)))
+        found.append(Contestant(model, isinstance(runs[0].model, CapsuleNet), tuple(runs), tuple(accuracies), tuple(affine)))
         write_json(folder / RESULT, {"data": plan.data, "networks": [each.as_dict() for each in found]})
     return found
 
 
-def _finished(folder: Path, plan: Plan, splits: dict[str, ImageData | None], progress: bool) -> Run:
-    """Train, go on with what was interrupted, or read what is there."""
+def finished_run(folder: Path, plan: Plan, splits: dict[str, ImageData | None], progress: bool = True) -> Run:
+    """Train, go on with what was interrupted, or read what is there.
+
+    Args:
+        folder: of the run.
+        plan: what it should be; a run of another plan, or on other data, is a ``ValueError``.
+        splits: what ``plan.load`` gave.
+        progress: show how far it has come.
+    """
     place = RunFolder(folder)
     if place.holds_a_run and place.read_record() is not None:
         old = Plan.of(place.read_config()["plan"])
-        if old == plan:
-            return Run.load(folder)
-        raise ValueError(f"folder={str(folder)!r} holds a run with other settings; choose another folder")
-    return run_plan(plan, folder, splits=splits, resume=place.holds_a_run, progress=progress)
+        digests = {part: None if split is None else split.digest for part, split in splits.items()}
+        known = {part: None if split is None else split["digest"] for part, split in place.read_config()["data"].items()}
+        if old != plan or digests != known:
+            what = "other settings" if old != plan else "other data"
+            raise ValueError(f"folder={str(folder)!r} holds a run with {what}; choose another folder")
+        return Run.load(folder)
+    with contextlib.suppress(NonFiniteLoss):
+        return run_plan(plan, folder, splits=splits, resume=place.holds_a_run, progress=progress)
+    # its record says so, and its last good checkpoint is measured like any other.
+    return Run.load(folder)

@@ -17,12 +17,12 @@ from capsella.models import Model
 from capsella.routing.dispatch import choices
 from capsella.train.checkpoint import CheckpointError, read_checkpoint, read_newest
 from capsella.train.config import END, TrainConfig, differences
-from capsella.train.evaluation import Evaluation
+from capsella.train.evaluation import Evaluation, evaluating
 from capsella.train.folder import RunFolder
 from capsella.train.health import NonFiniteLoss
 from capsella.train.loop import Trainer
 from capsella.train.memory import MemoryEstimate, available, estimate
-from capsella.train.objectives import AsTensors, Measure, choose_loss, shows_several, tensors_of
+from capsella.train.objectives import AsTensors, Measure, as_prediction, choose_loss, shows_several, tensors_of
 from capsella.train.processes import accelerator, layout, make_fabric, products_in
 from capsella.train.progress import Progress
 from capsella.train.record import Event, Listener, MetricsFile, as_json, describe_data, environment, read_events, write_json
@@ -69,7 +69,7 @@ def fit(
         test = load_data(data, split="test") if test is None else test
         data = load_data(data, split="fit")
     config = TrainConfig.of(settings)
-    _check_fit(model, data, config, validation)
+    _check_fit(model, data, config, validation, test)
     loss = choose_loss(config, model, several=shows_several(data))
     place = RunFolder(folder) if folder is not None else None
     if resume and place is None:
@@ -122,7 +122,17 @@ class _Job:
                 checkpoints=None if self.place is None else self.place.checkpoints,
                 listeners=everyone,
             )
-        self.memory, implementations = self._probe(trainer, data)
+        try:
+            return self._train(trainer, data, resume, everyone)
+        finally:
+            for parameter in at_rest:
+                parameter.requires_grad_(True)
+            for listener in everyone:
+                if isinstance(listener, Progress):
+                    listener.close()
+
+    def _train(self, trainer: Trainer, data: ImageData, resume: bool, everyone: list[Listener]) -> Run:
+        self.memory, implementations = trainer.with_room(lambda: self._probe(trainer, data))
         config = as_json(
             {
                 "model": describe_model(self.model),
@@ -142,7 +152,7 @@ class _Job:
                 "config": config,
                 "steps": trainer.last_step,
                 "from_step": trainer.at.step,
-                "memory": self.memory.total(self.settings.batch_size),
+                "memory": self._step_memory(),
                 "available": available(trainer.stepper.device),
             }
         )
@@ -151,18 +161,17 @@ class _Job:
         except NonFiniteLoss as error:
             self._finish(trainer, config, "non-finite", None, reason=str(error))
             raise
-        finally:
-            for parameter in at_rest:
-                parameter.requires_grad_(True)
-            for listener in everyone:
-                if isinstance(listener, Progress):
-                    listener.close()
         test = self.splits["test"]
         found = trainer.evaluate(test) if test is not None else None
         record = self._finish(trainer, config, status, found)
         self.model.eval()
-        folder = self.place.path if self.place is not None else None
-        return Run(config, model=self.model, record=record, events=[e for e in self.events if "step" in e], folder=folder)
+        if self.place is not None:
+            return Run(config, model=self.model, record=record, folder=self.place.path)
+        return Run(config, model=self.model, record=record, events=[event for event in self.events if "step" in event])
+
+    def _step_memory(self) -> int:
+        """Return the bytes of a step on one device."""
+        return self.memory.total(-(-self.settings.batch_size // self.fabric.world_size))
 
     def _note(self, event: Event) -> None:
         """Keep an event; a run that goes back to a checkpoint takes back what came after it."""
@@ -217,6 +226,9 @@ class _Job:
                 changed.append(f"data.{name}: {before and before['name']} -> {split and split['name']} (other content)")
             elif before and split:
                 changed += [f"data.{name}.{line}" for line in differences(before["options"], split["options"])]
+        done = read_newest(place.checkpoints).facts["step"] if any(place.checkpoints.glob("step-*")) else 0
+        if self.settings.steps is not None and self.settings.steps < done:
+            raise ValueError(f"steps={self.settings.steps} are fewer than the {done} that the run has taken already")
         if changed:
             raise ValueError(f"folder={str(place.path)!r} holds another run: {'; '.join(changed)}")
 
@@ -231,7 +243,7 @@ class _Job:
             "images": at.images,
             "seconds": trainer.clock(),
             "images_per_second": _speed(self.events, at.images, trainer.clock()),
-            "memory_estimate": self.memory.total(self.settings.batch_size),
+            "memory_estimate": self._step_memory(),
             "peak_memory": _peak_memory(trainer.stepper.device),
             "history": at.history,
             "test": None if test is None else test.as_dict(),
@@ -290,21 +302,40 @@ def _claim(stack: contextlib.ExitStack, place: RunFolder, resume: bool) -> None:
     stack.enter_context(place.held())
 
 
-def _check_fit(model: nn.Module, data: ImageData, config: TrainConfig, validation: ImageData | None) -> None:
+def _check_fit(
+    model: nn.Module, data: ImageData, config: TrainConfig, validation: ImageData | None, test: ImageData | None
+) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model has type {type(model).__name__}; expected an nn.Module, such as create_model gives")
     if not isinstance(data, ImageData):
         raise TypeError(f"data has type {type(data).__name__}; expected ImageData, such as load_data gives, or a name")
+    if next(model.parameters(), None) is None:
+        raise ValueError(f"model {type(model).__name__} has no parameters; there is nothing to train")
+    for name, split in (("validation", validation), ("test", test)):
+        if split is not None and not isinstance(split, ImageData):
+            raise TypeError(f"{name} has type {type(split).__name__}; expected ImageData, such as load_data gives")
+        if split is not None and tuple(split.image_shape) != tuple(data.image_shape):
+            raise ValueError(f"{name} has images of shape {list(split.image_shape)}; data has {list(data.image_shape)}")
     if isinstance(model, Model):
         if tuple(model.image_shape) != tuple(data.image_shape):
             raise ValueError(f"model takes images of shape {list(model.image_shape)}; {data.name} has {list(data.image_shape)}")
         if model.num_classes < data.num_classes:
             raise ValueError(f"model has num_classes={model.num_classes}; {data.name} has {data.num_classes}")
+    else:
+        _check_scores(model, data)
     if config.fast and accelerator(config.device) == "cuda":
         # on an H200 the compiled step lost its way within some ten steps of a capsule net; a wrong net is worth no speed.
         raise ValueError("fast=True is not ready for GPUs: its losses were seen to leave those of the plain step; leave it out")
     if config.target_accuracy is not None and validation is None:
         raise ValueError(f"target_accuracy={config.target_accuracy} needs validation data to be measured on")
+
+
+def _check_scores(model: nn.Module, data: ImageData) -> None:
+    """Raise unless a module of one's own gives a score for every class."""
+    with evaluating(model):
+        scores = as_prediction(model(data.batch([0], device=next(model.parameters()).device).images)).scores
+    if scores.ndim != 2 or scores.shape[1] < data.num_classes:
+        raise ValueError(f"model gives scores of shape {list(scores.shape)}; expected [B, {data.num_classes}] for {data.name}")
 
 
 def _has_unused(model: nn.Module, data: ImageData, config: TrainConfig, loss: str) -> bool:

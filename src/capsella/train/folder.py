@@ -36,7 +36,10 @@ class RunFolder:
             raise ValueError(
                 f"run={str(self.path)!r} holds no run (it has no {CONFIG}); expected a folder that capsella train wrote"
             )
-        return self._read(self.config)
+        found = self._read(self.config)
+        if not all(isinstance(found.get(part), dict) for part in ("model", "data", "train")):
+            raise DataError(f"{self.config} is no config of a run; the run's weights are in {self.checkpoints}")
+        return found
 
     def read_record(self) -> dict[str, Any] | None:
         """Return ``record.json``, None for a run that has not ended."""
@@ -56,6 +59,10 @@ class RunFolder:
         if self.holds_a_run:
             raise ValueError(
                 f"folder={str(self.path)!r} holds a run already; go on with it (--resume), or choose another folder"
+            )
+        if any(self.checkpoints.glob("step-*")):
+            raise ValueError(
+                f"folder={str(self.path)!r} holds checkpoints of a run without its {CONFIG}; choose another folder"
             )
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"folder={str(self.path)!r} is a file; expected a folder")

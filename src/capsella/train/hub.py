@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from capsella import __numerics__, __version__
 from capsella.data.places import whole_or_nothing
 from capsella.errors import DataError, unknown_name
-from capsella.models import Model, create_model, list_models
-from capsella.train.checkpoint import CheckpointError, restore_weights
+from capsella.models import list_models
+from capsella.train.checkpoint import CheckpointError, pack, restore_weights
 from capsella.train.export import need_extra
+from capsella.train.run import build_model
 
 if TYPE_CHECKING:
     from capsella.train.run import Run
@@ -69,7 +71,7 @@ def push_to_hub(
     return str(address)
 
 
-def from_pretrained(source: str | os.PathLike[str], *, revision: str | None = None, token: str | None = None) -> Model:
+def from_pretrained(source: str | os.PathLike[str], *, revision: str | None = None, token: str | None = None) -> nn.Module:
     """Build a network with its trained weights, on the CPU, in evaluation mode.
 
     Args:
@@ -77,6 +79,13 @@ def from_pretrained(source: str | os.PathLike[str], *, revision: str | None = No
         revision: a branch, tag or commit of the hub's; the newest if None.
         token: for what is private; the one that ``hf auth login`` stored if None.
     """
+    return fetch_pretrained(source, revision=revision, token=token)[0]
+
+
+def fetch_pretrained(
+    source: str | os.PathLike[str], *, revision: str | None = None, token: str | None = None
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Return the network and the config that lies beside it; arguments as ``from_pretrained``."""
     folder = Path(source).expanduser()
     if folder.is_dir():
         if revision is not None:
@@ -102,11 +111,9 @@ def save_pretrained(run: Run, folder: str | os.PathLike[str]) -> None:
 
 
 def _save(run: Run, folder: Path, *, source: str) -> None:
-    from safetensors.torch import save
-
     if "name" not in run.config["model"]:
         raise ValueError(f"the run's network is {run.config['model'].get('class')}; expected one that create_model can build")
-    weights = save({name: tensor.detach().cpu().contiguous() for name, tensor in run.model.state_dict().items()})
+    weights = pack(run.model.state_dict())
     config = _config(run, hashlib.sha256(weights).hexdigest())
     # the config last: it vouches for the weights beside it.
     for name, content in ((WEIGHTS, weights), (CARD, _card(config, source).encode()), (CONFIG, _dump(config).encode())):
@@ -179,7 +186,7 @@ def _dump(content: Any) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
-def _load(folder: Path, *, called: str | None = None) -> Model:
+def _load(folder: Path, *, called: str | None = None) -> tuple[nn.Module, dict[str, Any]]:
     """Build the model that lies in a folder; every fault is one ``DataError`` line."""
     from safetensors import SafetensorError
     from safetensors.torch import load
@@ -201,14 +208,13 @@ def _load(folder: Path, *, called: str | None = None) -> Model:
     if given.get("name") not in list_models():
         raise DataError(f"{where} ({versions}): {unknown_name('model', given.get('name'), list_models())}")
     try:
-        # JSON has no tuples; and the caller's random numbers are not for weights that are replaced at once.
-        options: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+        # the caller's random numbers are not for weights that are replaced at once.
         with torch.random.fork_rng(devices=[]):
-            model = create_model(**options)
+            model = build_model(given)
         restore_weights(model, load(content), where=where)
     except (ValueError, TypeError, CheckpointError, SafetensorError) as error:
         raise DataError(f"{where} does not fit ({versions}): {error}") from error
-    return model.eval()
+    return model.eval(), config
 
 
 @contextlib.contextmanager

@@ -131,7 +131,9 @@ class Trainer:
 
     def _reached(self) -> bool:
         target = self.config.target_accuracy
-        last = self.at.history[-1]["validation"] if self.at.history else None
+        # a part of an epoch, at which the steps ended a run, is no epoch's end.
+        ends = [entry for entry in self.at.history if isinstance(entry["epoch"], int)]
+        last = ends[-1]["validation"] if ends else None
         return target is not None and last is not None and last >= target
 
     def _batches(self) -> Iterator[Batch]:
@@ -145,14 +147,14 @@ class Trainer:
                 share=self.share,
             )
         )
-        while (batch := self._with_room(lambda: next(batches, None))) is not None:
+        while (batch := self.with_room(lambda: next(batches, None))) is not None:
             yield batch
 
     def _step(self, batch: Batch) -> None:
         first = self.at.batch * self.config.batch_size
         of = min(self.config.batch_size, len(self.data) - first)
         try:
-            self._with_room(lambda: self._move(batch, of))
+            self.with_room(lambda: self._move(batch, of))
         except BadStep as error:
             raise non_finite(f"the loss of step {self.at.step + 1} is {error}", self.checkpoints) from error
         self.at.step, self.at.batch, self.at.images = self.at.step + 1, self.at.batch + 1, self.at.images + of
@@ -321,7 +323,7 @@ class Trainer:
         self.stepper.careful = True
         self.say({"event": "rewind", "step": self.at.step})
 
-    def _with_room(self, act: Callable[[], T]) -> T:
+    def with_room(self, act: Callable[[], T]) -> T:
         """Act, or say which batch size would fit."""
         try:
             return act()

@@ -37,10 +37,6 @@ class MemoryEstimate:
         """Return the bytes of a step."""
         return self.fixed + self.per_image * batch_size
 
-    def fits(self, available: int) -> int:
-        """Return the largest batch that fits into so many bytes, 0 if none does."""
-        return max(0, (available - self.fixed) // max(1, self.per_image))
-
 
 def estimate(model: nn.Module, loss_of: Callable[[int], Tensor], optimiser: str, batch_size: int) -> MemoryEstimate:
     """Estimate a step's memory from two smaller batches.
@@ -127,15 +123,14 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def largest_that_fits(attempt: Callable[[int], object], below: int, start: int | None = None) -> int:
+def largest_that_fits(attempt: Callable[[int], object], below: int) -> int:
     """Return a batch size below ``below`` that was seen to fit, 0 if not even one image does.
 
     Args:
         attempt: runs a step with this batch size, or fails.
         below: known not to fit.
-        start: where to begin halving; half of ``below`` if None.
     """
-    size = min(below - 1, below // 2 if start is None else start)
+    size = below // 2
     while size >= 1:
         if _works(attempt, size):
             return size

@@ -94,6 +94,8 @@ class Plan:
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Plan:
         """Make a plan of what ``as_dict`` returned, perhaps by way of JSON."""
+        if not isinstance(content, Mapping) or not {"model", "data", "model_options", "train"} <= content.keys():
+            raise ValueError(f"plan={content!r} is no plan; expected what Plan.as_dict returns")
         given = dict(content)
         for part in ("model_options", "data_options"):
             given[part] = {key: _frozen(value) for key, value in given[part].items()}

@@ -94,7 +94,15 @@ class Run:
     def predict(self, images: Tensor) -> Prediction:
         """Run the network on images that are normalised as the training data were."""
         with evaluating(self.model):
-            return as_prediction(self.model(images))
+            return as_prediction(self.model(images.to(next(self.model.parameters()).device)))
+
+    @classmethod
+    def from_pretrained(cls, source: str | os.PathLike[str], **options: Any) -> Run:
+        """Fetch what ``push_to_hub`` stored, from the hub or from a folder: a run without events and checkpoints."""
+        from capsella.train.hub import fetch_pretrained
+
+        model, config = fetch_pretrained(source, **options)
+        return cls(config, model=model)
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
         """Upload weights, config and a model card to the Hugging Face hub (extra ``hub``); return the address."""
