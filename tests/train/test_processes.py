@@ -93,8 +93,11 @@ def assert_close(found: Path, expected: Path) -> None:
         assert line["loss"] == pytest.approx(wanted["loss"], rel=ROUNDING), line
     weights = newest(expected).weights
     steps = newest(expected).facts["position"]["step"]
+    settings = json.loads((expected / "config.json").read_text())["train"]
+    # Adam moves a weight whose gradient is all rounding by its rate, either way; SGD moves it by the rounding.
+    most = 0.1 * RATE * steps if settings["optimiser"] == "adam" else 1e-6
     for name, tensor in newest(found).weights.items():
-        assert torch.allclose(tensor, weights[name], rtol=ROUNDING, atol=0.1 * RATE * steps), name
+        assert torch.allclose(tensor, weights[name], rtol=ROUNDING, atol=most), name
 
 
 @pytest.fixture(scope="module")

@@ -98,11 +98,11 @@ class Run:
 
     @classmethod
     def from_pretrained(cls, source: str | os.PathLike[str], **options: Any) -> Run:
-        """Fetch what ``push_to_hub`` stored, from the hub or from a folder: a run without events and checkpoints."""
+        """Fetch what ``push_to_hub`` stored, from the hub or from a folder: a run without events, its record the summary."""
         from capsella.train.hub import fetch_pretrained
 
         model, config = fetch_pretrained(source, **options)
-        return cls(config, model=model)
+        return cls(config, model=model, record=config.get("results"))
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
         """Upload weights, config and a model card to the Hugging Face hub (extra ``hub``); return the address."""
