@@ -106,5 +106,6 @@ def _tell(console: Console, story: Any, page: Path) -> None:
     console.print(table)
     console.print(f"reconstructions, capsule dimensions and couplings: open {page.resolve().as_uri()}", soft_wrap=True)
     console.print("what to try next:")
+    width = max(len(command) for command, _ in story.commands)
     for command, what in story.commands:
-        console.print(f"  {command:<55} {what}", markup=False, soft_wrap=True)
+        console.print(f"  {command:<{width}}  {what}", markup=False, soft_wrap=True)
