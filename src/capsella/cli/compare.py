@@ -105,7 +105,10 @@ def _write(found: list[Any], folder: Path, data: str, plan: Any, root: Path | No
 def _tell(console: Console, story: Any, page: Path) -> None:
     from capsella.report import HEADER, comparison_table, verdicts
 
-    table = Table(*HEADER, title=f"{story.data}: {story.epochs} epochs each", title_justify="left")
+    table = Table(title=f"{story.data}: {story.epochs} epochs each", title_justify="left", padding=(0, 0, 0, 1))
+    for number, name in enumerate(HEADER):
+        # a narrow terminal may break lines, but not the names.
+        table.add_column(name, no_wrap=number == 0, overflow="fold")
     for row in comparison_table(story.rows):
         table.add_row(*row)
     console.print(table)
