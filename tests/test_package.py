@@ -102,6 +102,17 @@ def test_the_speeds_in_the_docs_are_those_of_the_records() -> None:
             assert found[column] == f"{reading['median']:,.0f} ({reading['low']:,.0f} to {reading['high']:,.0f})"
 
 
+def test_the_accuracies_in_the_readme_are_those_of_the_record() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = json.loads((ROOT / "results" / "quickstart.json").read_text(encoding="utf-8"))["networks"]
+    assert [network["name"] for network in found] == ["capsnet_small", "convnet_small"]
+    for network in found:
+        (line,) = [line for line in page.splitlines() if line.startswith(f"│ {network['name']} ")]
+        shares = f"{network['accuracy']:.2%}", f"{network['accuracy_affine']:.2%}"
+        expected = [network["name"], f"{network['parameters']:,}", *shares, f"{network['seconds']:.0f} s"]
+        assert [cell.strip() for cell in line.strip("│").split("│")] == expected
+
+
 def learn_the_sign(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,

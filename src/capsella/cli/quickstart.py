@@ -37,6 +37,7 @@ def quickstart(
         from capsella.report import QuickstartStory, inside, quickstart_page, write_page
         from capsella.train.compare import finished_run, under_affine_maps
         from capsella.train.plan import Plan
+        from capsella.train.record import write_json
 
         plans = {name: _plan(Plan, name, epochs, seed) for name in _TWINS}
         splits = plans[_TWINS[0]].load(root)
@@ -64,6 +65,8 @@ def quickstart(
         )
         page = out / "report.html"
         write_page(page, quickstart_page(story))
+        figures = [{key: value for key, value in vars(each).items() if key != "curve"} for each in story.networks]
+        write_json(out / "quickstart.json", {"networks": figures, "facts": story.facts})
     _tell(console, story, page)
 
 
