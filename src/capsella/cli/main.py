@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -48,6 +49,23 @@ def main(arguments: list[str] | None = None) -> None:
     Args:
         arguments: what follows the program's name; the process's own if None.
     """
+    try:
+        _main(arguments)
+    except SystemExit as stop:
+        _leave_processes(stop.code)
+        raise
+
+
+def _leave_processes(code: object) -> None:
+    """End at once if this is one of several processes: threads that wait for the others may abort a slower end."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 0)
+
+
+def _main(arguments: list[str] | None) -> None:
     try:
         code = app(
             args=(sys.argv[1:] if arguments is None else arguments) or ["--help"], prog_name="capsella", standalone_mode=False
