@@ -129,6 +129,22 @@ def test_multi_hot_turns_indices_into_rows_and_passes_rows_through() -> None:
     assert torch.equal(F.multi_hot(ROWS, 4), ROWS.float())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_compiler_sees_no_scatter_of_ones(dtype: torch.dtype) -> None:
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    rows = torch.compile(lambda targets: F.multi_hot(targets, 4, dtype=dtype), backend=keep, fullgraph=True)(INDICES)
+    assert torch.equal(rows, F.multi_hot(INDICES, 4, dtype=dtype))
+    assert rows.dtype == dtype
+    # torch 2.11's compiler makes it an integer comparison and computes with integers from there on.
+    assert [node for graph in graphs for node in graph.graph.nodes if "scatter" in str(node.target)] == []
+    assert graphs
+
+
 GOOD = torch.rand(2, 3)
 PIXELS = torch.zeros(2, 1, 2, 2)
 

@@ -54,7 +54,9 @@ def train(
         typer.Option("--set", "-s", help="KEY=VALUE: a training field, model.OPTION or data.OPTION.", rich_help_panel=_HOW),
     ] = None,
     precision: Annotated[str | None, typer.Option(help="float32, tf32 or bf16 (float32).", rich_help_panel=_WHERE)] = None,
-    fast: Annotated[bool | None, typer.Option("--fast", help="Compile the step (on a CPU).", rich_help_panel=_WHERE)] = None,
+    fast: Annotated[
+        bool | None, typer.Option("--fast", help="Compile the step (docs/training.md).", rich_help_panel=_WHERE)
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda (auto).", rich_help_panel=_WHERE)] = None,
     devices: Annotated[int | None, typer.Option(help="Processes, one device each (1).", rich_help_panel=_WHERE)] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder (runs/MODEL-DATA-1).", rich_help_panel=_WHERE)] = None,

@@ -54,6 +54,9 @@ def multi_hot(targets: Tensor, num_classes: int, *, dtype: torch.dtype = torch.f
         if targets.is_floating_point() or targets.dtype == torch.bool:
             raise TypeError(f"targets has dtype {targets.dtype}; expected integer class indices [B] or rows [B, J]")
         _check_classes(targets, num_classes)
+        if torch.compiler.is_compiling():
+            # a compiler may read a scatter of ones as integers: torch 2.11 then cuts gradients down to whole numbers.
+            return (targets.long()[:, None] == torch.arange(num_classes, device=targets.device)).to(dtype)
         # a scatter, because a GPU then refuses a class that is out of range, and vmap can follow it.
         rows = torch.zeros(targets.shape[0], num_classes, dtype=dtype, device=targets.device)
         return rows.scatter(1, targets.long()[:, None], 1)

@@ -23,7 +23,7 @@ from capsella.train.health import NonFiniteLoss
 from capsella.train.loop import Trainer
 from capsella.train.memory import MemoryEstimate, available, estimate
 from capsella.train.objectives import AsTensors, Measure, as_prediction, choose_loss, shows_several, tensors_of
-from capsella.train.processes import accelerator, layout, make_fabric, products_in
+from capsella.train.processes import layout, library_switches, make_fabric
 from capsella.train.progress import Progress
 from capsella.train.record import Event, Listener, MetricsFile, as_json, describe_data, environment, read_events, write_json
 from capsella.train.run import Run, describe_model
@@ -77,7 +77,7 @@ def fit(
     several = layout(config).devices * layout(config).nodes > 1
     fabric = make_fabric(config, unused_parameters=several and _has_unused(model, data, config, loss))
     with contextlib.ExitStack() as stack:
-        stack.enter_context(products_in(config.precision))
+        stack.enter_context(library_switches(config))
         if place is not None:
             _together(fabric, lambda: _claim(stack, place, resume))
         splits = {"train": data, "validation": validation, "test": test}
@@ -323,9 +323,6 @@ def _check_fit(
             raise ValueError(f"model has num_classes={model.num_classes}; {data.name} has {data.num_classes}")
     else:
         _check_scores(model, data)
-    if config.fast and accelerator(config.device) == "cuda":
-        # on an H200 the compiled step lost its way within some ten steps of a capsule net; a wrong net is worth no speed.
-        raise ValueError("fast=True is not ready for GPUs: its losses were seen to leave those of the plain step; leave it out")
     if config.target_accuracy is not None and validation is None:
         raise ValueError(f"target_accuracy={config.target_accuracy} needs validation data to be measured on")
 

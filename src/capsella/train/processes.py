@@ -100,17 +100,23 @@ def _leave() -> None:
 
 
 @contextlib.contextmanager
-def products_in(precision: str) -> Iterator[None]:
-    """Let float32 products run in TF32 on a GPU, or not at all, and put the switches back.
+def library_switches(config: TrainConfig) -> Iterator[None]:
+    """Set how a GPU's libraries compute, and put the switches back.
 
-    PyTorch's own default is yes for convolutions and no for matrix products.
+    Float32 products run in TF32, or not at all: PyTorch's own default is yes for convolutions and no for matrix products.
+    A fast run lets cuDNN try its algorithms on the first batch of every shape.
     """
-    switches: tuple[Any, Any] = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    before = [switch.allow_tf32 for switch in switches]
+    rounded = config.precision != "float32"
+    wanted: list[tuple[Any, str, bool]] = [
+        (torch.backends.cuda.matmul, "allow_tf32", rounded),
+        (torch.backends.cudnn, "allow_tf32", rounded),
+        (torch.backends.cudnn, "benchmark", config.fast or torch.backends.cudnn.benchmark),
+    ]
+    before = [getattr(library, switch) for library, switch, _ in wanted]
     try:
-        for switch in switches:
-            switch.allow_tf32 = precision != "float32"
+        for library, switch, value in wanted:
+            setattr(library, switch, value)
         yield
     finally:
-        for switch, value in zip(switches, before, strict=True):
-            switch.allow_tf32 = value
+        for (library, switch, _), value in zip(wanted, before, strict=True):
+            setattr(library, switch, value)

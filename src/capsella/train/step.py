@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from capsella.data import Batch
+from capsella.errors import RunError
 from capsella.train.config import TrainConfig
 from capsella.train.health import first_non_finite
 from capsella.train.memory import optimiser_bytes
@@ -16,6 +22,7 @@ from capsella.train.optim import make_optimiser, parameter_groups, set_rate
 
 # steps before a graph is captured: libraries choose their algorithms and the optimiser makes its state.
 _WARM_UP = 3
+_NUMBERS = itertools.count()
 
 
 class BadStep(RuntimeError):
@@ -60,7 +67,7 @@ class Stepper:
         self._static: Tensors | None = None
         self._taken = 0
         # a graph is captured on the stream of the steps before it: gradients are added up where they were first.
-        self._stream: Any = torch.cuda.Stream(self.device) if self._graphed else None  # type: ignore[no-untyped-call]
+        self._stream: Any = _side_stream(self.device) if self._graphed else None
 
     def __call__(self, batch: Batch, *, rate: float, progress: float, of: int, counts: bool = True) -> None:
         """Take a step.
@@ -125,7 +132,7 @@ class Stepper:
         elif self._taken < _WARM_UP:
             self._taken += 1
             self._stream.wait_stream(torch.cuda.current_stream(self.device))
-            with torch.cuda.stream(self._stream):
+            with torch.cuda.stream(self._stream), _no_waits() if self._taken == _WARM_UP else contextlib.nullcontext():
                 self._update(*self._measured(static, compiled=True), images, 1.0)
             torch.cuda.current_stream(self.device).wait_stream(self._stream)
         else:
@@ -178,9 +185,42 @@ class Stepper:
         return f"{value}; the first non-finite values are {first_non_finite(self.model, run, tensors[0])}"
 
 
+@functools.cache
+def _side_stream(device: torch.device) -> Any:
+    """Return the one stream of a device that graphs are captured on: libraries keep a workspace for every stream they see."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def _no_waits() -> Iterator[None]:
+    """Refuse a step that waits for the device, before its capture fails and leaves the allocator in disorder."""
+    before = torch.cuda.get_sync_debug_mode()
+    try:
+        _on_waits("error")
+        yield
+    except RuntimeError as error:
+        if "synchronizing" not in str(error):
+            raise
+        raise RunError("fast=True does not go with this network: its step waits for the GPU; leave it out") from error
+    finally:
+        _on_waits(before)
+
+
+def _on_waits(mode: int | str) -> None:
+    with warnings.catch_warnings():
+        # torch says that it is a prototype.
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode(mode)
+
+
 def _compile(measure: Measure) -> Any:
+    def step(tensors: Tensors, progress: Tensor) -> tuple[Tensor, Tensor]:
+        return measure(tensors, progress)
+
+    # the compiler counts what it made of one piece of code and gives up at eight: every run has a piece of its own.
+    step.__code__ = step.__code__.replace(co_name=f"step_{next(_NUMBERS)}")
     # shapes are static: the last, smaller batch of an epoch runs without the compiler.
-    return torch.compile(lambda tensors, progress: measure(tensors, progress), dynamic=False)
+    return torch.compile(step, dynamic=False)
 
 
 def _lay_out_convolutions(model: nn.Module) -> None:
