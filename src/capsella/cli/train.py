@@ -55,7 +55,7 @@ def train(
     ] = None,
     precision: Annotated[str | None, typer.Option(help="float32, tf32 or bf16 (float32).", rich_help_panel=_WHERE)] = None,
     fast: Annotated[
-        bool | None, typer.Option("--fast", help="Compile the step (docs/training.md).", rich_help_panel=_WHERE)
+        bool | None, typer.Option("--fast", help="Compile the step; on a GPU one CUDA graph a step.", rich_help_panel=_WHERE)
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda (auto).", rich_help_panel=_WHERE)] = None,
     devices: Annotated[int | None, typer.Option(help="Processes, one device each (1).", rich_help_panel=_WHERE)] = None,
