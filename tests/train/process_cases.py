@@ -111,7 +111,8 @@ def watch(folder: Path) -> None:
             writes = event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate")
         if writes and isinstance(arguments[0], str | os.PathLike):
             path = Path(arguments[0])
-            if path.is_relative_to(folder) and path.parent != folder:
+            # libraries may keep a cache, each process its own.
+            if path.is_relative_to(folder) and path.parent != folder and not path.is_relative_to(folder / "cache"):
                 log.write(f"{event} {path}\n")
 
     sys.addaudithook(heard)
