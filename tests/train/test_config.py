@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_runs import capsnet, differing, losses, made_data, one_line, short_run, told, weights
+from tiny_runs import capsnet, differing, made_data, one_line, short_run, told, weights
 
 from capsella.data import list_data
 from capsella.models import create_model, list_models
@@ -129,25 +129,6 @@ def test_a_field_changes_nothing_where_it_has_no_part(name: str) -> None:
     """The settings of a case are what makes its field matter."""
     plain = Case(CASES[name].value)
     assert not differing(weights(_trained(plain)), weights(_trained(plain, **{name: plain.value})))
-
-
-def test_fast_compiles_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[Any] = []
-    monkeypatch.setattr(torch, "compile", lambda run, **_: compiled.append(run) or run)
-    short_run(capsnet())
-    assert not compiled
-    run = short_run(capsnet(), fast=True)
-    assert len(compiled) == 1
-    assert run.config["train"]["fast"] is True
-    short_run(capsnet(), fast=True)
-    # the compiler gives up after eight versions of one piece of code.
-    assert len({each.__code__ for each in compiled}) == 2
-
-
-@pytest.mark.slow
-def test_the_compiled_step_takes_the_steps_of_the_plain_one() -> None:
-    plain, fast = (losses(short_run(capsnet(), steps=8, fast=fast)) for fast in (False, True))
-    assert fast == pytest.approx(plain, rel=1e-5)
 
 
 def test_device_devices_and_nodes_decide_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,32 @@ def test_the_fast_step_gives_the_losses_of_the_plain_one(name: str) -> None:
     assert fast[-1] < fast[0]
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"schedule": "exponential", "decay": 0.1, "decay_steps": 4},
+        {"optimiser": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3, "clip": 0.1, "bias_rate": 2.0},
+        {"loss": "spread", "spread": (0.2, 0.9)},
+    ],
+    ids=["schedule", "sgd", "spread"],
+)
+def test_what_changes_from_step_to_step_changes_in_the_fast_step_too(settings: dict[str, Any]) -> None:
+    plain, fast = (losses(fast=fast, **settings) for fast in (False, True))
+    still = losses(**{**settings, "schedule": "constant", "spread": (0.2, 0.2)})
+    assert fast == pytest.approx(plain, rel=1e-3)
+    if settings.get("optimiser") != "sgd":
+        assert fast != pytest.approx(still, rel=1e-2)
+
+
+def test_a_fast_run_is_measured_between_its_epochs() -> None:
+    runs = [
+        fit(a_model(), some_data(), validation=some_data(100, split="val"), epochs=3, batch_size=64, progress=False, fast=fast)
+        for fast in (False, True)
+    ]
+    plain, fast = ([event["validation"] for event in run.events if event["event"] == "epoch"] for run in runs)
+    assert fast == pytest.approx(plain, abs=0.021)  # two of the hundred images
+
+
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_the_fast_step_is_the_plain_one_in_lower_precision_too(precision: str) -> None:
     assert losses(fast=True, precision=precision) == pytest.approx(losses(precision=precision), rel=3e-2)

@@ -158,7 +158,7 @@ def _read(path: Path, size: tuple[int, int]) -> np.ndarray:
             mirrored, turns = _TURNS.get(image.getexif().get(_ORIENTATION), (False, 0))
             values = _values(image)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        reason = " ".join(str(error).replace(str(path), "it").split())
+        reason = " ".join(str(error).replace(repr(str(path)), "it").replace(str(path), "it").split())
         raise DataError(f"{path} is no image that can be read ({reason}); remove or replace it") from error
     upright = np.rot90(values[:, ::-1] if mirrored else values, turns)
     small = Image.fromarray(np.ascontiguousarray(upright)).resize((size[1], size[0]), Image.Resampling.BILINEAR)

@@ -43,6 +43,8 @@ def _check_classes(targets: Tensor, num_classes: int) -> None:
 def multi_hot(targets: Tensor, num_classes: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """Turn class indices [B] into 0/1 rows [B, J]; rows that are already multi-hot pass through.
 
+    A class that is out of range is an error, except in compiled code, where its row is zero.
+
     Example:
         >>> multi_hot(torch.tensor([2, 0]), 3)
         tensor([[0., 0., 1.],

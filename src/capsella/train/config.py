@@ -71,7 +71,7 @@ class TrainConfig:
         coupling_bound: couplings stay within ± this after a step of ascent.
         target_accuracy: stop at the end of the first epoch with this accuracy on the validation data; None goes on.
         precision: ``"float32"``, ``"tf32"`` (matrix products and convolutions on a GPU) or ``"bf16"`` (mixed).
-        fast: channels_last, compiled, one CUDA graph a step, metrics read once per log interval.
+        fast: compiled step with channels last; on one GPU also one CUDA graph a step.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
         devices: processes on this machine, one device each.
         nodes: machines; more than one is started by torchrun.

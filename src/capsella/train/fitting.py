@@ -23,7 +23,7 @@ from capsella.train.health import NonFiniteLoss
 from capsella.train.loop import Trainer
 from capsella.train.memory import MemoryEstimate, available, estimate
 from capsella.train.objectives import AsTensors, Measure, as_prediction, choose_loss, shows_several, tensors_of
-from capsella.train.processes import layout, library_switches, make_fabric
+from capsella.train.processes import layout, make_fabric, products_in, trying_algorithms
 from capsella.train.progress import Progress
 from capsella.train.record import Event, Listener, MetricsFile, as_json, describe_data, environment, read_events, write_json
 from capsella.train.run import Run, describe_model
@@ -77,7 +77,7 @@ def fit(
     several = layout(config).devices * layout(config).nodes > 1
     fabric = make_fabric(config, unused_parameters=several and _has_unused(model, data, config, loss))
     with contextlib.ExitStack() as stack:
-        stack.enter_context(library_switches(config))
+        stack.enter_context(products_in(config.precision))
         if place is not None:
             _together(fabric, lambda: _claim(stack, place, resume))
         splits = {"train": data, "validation": validation, "test": test}
@@ -125,6 +125,7 @@ class _Job:
         try:
             return self._train(trainer, data, resume, everyone)
         finally:
+            trainer.stepper.leave()
             for parameter in at_rest:
                 parameter.requires_grad_(True)
             for listener in everyone:
@@ -157,7 +158,9 @@ class _Job:
             }
         )
         try:
-            status = trainer.train()
+            # not before: what the memory estimate ran would have counted every try.
+            with trying_algorithms(self.settings.fast):
+                status = trainer.train()
         except NonFiniteLoss as error:
             self._finish(trainer, config, "non-finite", None, reason=str(error))
             raise

@@ -177,7 +177,8 @@ class Trainer:
         """Close the books of an epoch, or of the part of one at which a run of so many steps ends."""
         self._add_up(self._read())
         loss, right, images = self.at.epoch_sums
-        found = self.evaluate(self.validation).accuracy if self.validation is not None else None
+        validation = self.validation
+        found = self.with_room(lambda: self.evaluate(validation)).accuracy if validation is not None else None
         summary = {
             "step": self.at.step,
             "epoch": epoch,
@@ -319,6 +320,7 @@ class Trainer:
             raise non_finite(str(bad), self.checkpoints) from bad
         found = read_newest(self.checkpoints)
         _log.warning("%s; going back to %s to see where it begins", bad, found.path.name)
+        self.stepper.release()
         self.restore(found)
         self.stepper.careful = True
         self.say({"event": "rewind", "step": self.at.step})

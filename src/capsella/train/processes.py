@@ -100,23 +100,37 @@ def _leave() -> None:
 
 
 @contextlib.contextmanager
-def library_switches(config: TrainConfig) -> Iterator[None]:
-    """Set how a GPU's libraries compute, and put the switches back.
+def products_in(precision: str) -> Iterator[None]:
+    """Let float32 products run in TF32 on a GPU, or not at all, and put the switches back.
 
-    Float32 products run in TF32, or not at all: PyTorch's own default is yes for convolutions and no for matrix products.
-    A fast run lets cuDNN try its algorithms on the first batch of every shape.
+    PyTorch's own default is yes for convolutions and no for matrix products. It has older and newer switches for one thing;
+    the older ones set both, but cannot be read once someone has set a newer one.
     """
-    rounded = config.precision != "float32"
-    wanted: list[tuple[Any, str, bool]] = [
-        (torch.backends.cuda.matmul, "allow_tf32", rounded),
-        (torch.backends.cudnn, "allow_tf32", rounded),
-        (torch.backends.cudnn, "benchmark", config.fast or torch.backends.cudnn.benchmark),
-    ]
-    before = [getattr(library, switch) for library, switch, _ in wanted]
+    matmul: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
+    older, newer = (matmul, cudnn), (matmul, cudnn.conv, cudnn.rnn)
+    kept = [switch.fp32_precision for switch in newer]
     try:
-        for library, switch, value in wanted:
-            setattr(library, switch, value)
+        kept_older = [switch.allow_tf32 for switch in older]
+    except RuntimeError:
+        kept_older = []
+    try:
+        for switch in older:
+            switch.allow_tf32 = precision != "float32"
         yield
     finally:
-        for (library, switch, _), value in zip(wanted, before, strict=True):
-            setattr(library, switch, value)
+        for switch, value in zip(older, kept_older, strict=False):
+            switch.allow_tf32 = value
+        for switch, value in zip(newer, kept, strict=True):
+            switch.fp32_precision = value
+
+
+@contextlib.contextmanager
+def trying_algorithms(wanted: bool) -> Iterator[None]:
+    """Let cuDNN try its algorithms on the first batch of every shape, and put the switch back."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before or wanted
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from capsella.data import Batch
 from capsella.errors import RunError
+from capsella.models import Model
 from capsella.train.config import TrainConfig
 from capsella.train.health import first_non_finite
-from capsella.train.memory import optimiser_bytes
+from capsella.train.memory import is_out_of_memory, optimiser_bytes
 from capsella.train.objectives import AsTensors, Measure, Tensors, tensors_of
 from capsella.train.optim import make_optimiser, parameter_groups, set_rate
 
@@ -49,11 +50,11 @@ class Stepper:
         self.device: torch.device = fabric.device
         self.careful = self.device.type == "cpu"
         self._graphed = config.fast and self.device.type == "cuda" and fabric.world_size == 1
-        if config.fast:
-            _lay_out_convolutions(model)
-            if fabric.world_size > 1:
-                model.compile()
+        # a module of one's own may count on its layout; the compiler finds one for it.
+        self._channels_last = _lay_out_convolutions(model) if config.fast and isinstance(model, Model) else []
         bare = AsTensors(model)
+        if config.fast and fabric.world_size > 1:
+            bare.compile(dynamic=False)
         self.measure = Measure(fabric.setup_module(bare), model, config, loss)
         self._compiled = _compile(Measure(bare, model, config, loss)) if config.fast and fabric.world_size == 1 else None
         groups = parameter_groups(model.named_parameters(), config.bias_rate)
@@ -91,15 +92,22 @@ class Stepper:
 
     def _laid_out(self, batch: Batch) -> Tensors:
         images, labels, parts, part_labels = tensors_of(batch)
-        if self.config.fast:
+        if self._channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         return images, labels, parts, part_labels
 
     def _measured(self, tensors: Tensors, *, compiled: bool) -> tuple[Tensor, Tensor]:
-        if compiled and self._compiled is not None:
+        if not compiled or self._compiled is None:
+            return self.measure(tensors, self.progress)
+        try:
             with self.fabric.autocast():
                 return self._compiled(tensors, self.progress)  # type: ignore[no-any-return]
-        return self.measure(tensors, self.progress)
+        except RuntimeError as error:
+            # by name: to import the compiler takes a second, which a run without it need not spend.
+            if type(error).__name__ not in ("BackendCompilerFailed", "InductorError"):
+                raise
+            why = str(getattr(error, "inner_exception", error)).strip().partition("\n")[0]
+            raise RunError(f"fast=True: this network could not be compiled here ({why}); leave it out") from error
 
     def _plain(self, tensors: Tensors, images: int, weight: float) -> None:
         full = images * self.fabric.world_size == self.config.batch_size
@@ -138,7 +146,7 @@ class Stepper:
         else:
             self.optimiser.zero_grad(set_to_none=True)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=self._stream):
+            with _capturing(), torch.cuda.graph(graph, stream=self._stream):
                 self._update(*self._measured(static, compiled=True), images, 1.0)
             self._graph = graph
             graph.replay()
@@ -146,9 +154,15 @@ class Stepper:
     def release(self) -> None:
         """Let go of gradients and graphs, so that there is room again."""
         self.optimiser.zero_grad(set_to_none=True)
-        self._graph, self._static = None, None
+        self._graph, self._static, self._taken = None, None, 0
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def leave(self) -> None:
+        """Leave the network as it came: without gradients, its weights laid out as they were."""
+        self.release()
+        for module in self._channels_last:
+            module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
 
     def attempt(self, batch: Batch) -> None:
         """Go forward and backward without moving the weights, to see whether it fits."""
@@ -206,6 +220,18 @@ def _no_waits() -> Iterator[None]:
         _on_waits(before)
 
 
+@contextlib.contextmanager
+def _capturing() -> Iterator[None]:
+    """Say in one line that a step cannot be captured."""
+    try:
+        yield
+    except RuntimeError as error:
+        if is_out_of_memory(error) or isinstance(error, RunError):
+            raise
+        why = str(error).strip().partition("\n")[0]
+        raise RunError(f"fast=True: a step of this network cannot be captured as a CUDA graph ({why}); leave it out") from error
+
+
 def _on_waits(mode: int | str) -> None:
     with warnings.catch_warnings():
         # torch says that it is a prototype.
@@ -223,11 +249,16 @@ def _compile(measure: Measure) -> Any:
     return torch.compile(step, dynamic=False)
 
 
-def _lay_out_convolutions(model: nn.Module) -> None:
-    """Put channels last in the weights of convolutions alone: those of capsules have four axes too, and no channels."""
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+def _lay_out_convolutions(model: nn.Module) -> list[nn.Module]:
+    """Put channels last in the weights of convolutions alone: those of capsules have four axes too, and no channels.
+
+    Returns:
+        The modules that were laid out otherwise.
+    """
+    found = [module for module in model.modules() if isinstance(module, nn.Conv2d) and module.weight.is_contiguous()]
+    for module in found:
+        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return list(found)
 
 
 def _copied(tensors: Tensors) -> Tensors:
