@@ -15,7 +15,7 @@ from capsella.cli.pages import curve, facts, program
 _BATCH = 64
 _TWINS = ("capsnet_small", "convnet_small")
 _NEXT = (
-    ("train capsnet --data mnist", "train the full CapsNet, best on a GPU with --precision bf16"),
+    ("train capsnet --data mnist", "train the full CapsNet, best on a GPU with --precision bf16 --fast"),
     ("compare mnist", "the same contest with three seeds each, and with LeNet"),
     ("compare FOLDER", "… on your own images, one folder per class"),
     ("evaluate {run}", "confusion matrix and calibration"),
