@@ -17,6 +17,7 @@ from capsella.models.base import CapsuleNet
 from capsella.models.registry import register_model, register_preset
 from capsella.models.trunk import Size, Window, activation, output_size, same_padding
 from capsella.nn import CapsuleLinear, Decoder, PrimaryCapsules
+from capsella.nn.stem import ImageConv2d
 from capsella.routing.quadratic import NORMS
 
 RECONSTRUCTIONS = ("conditional", "normal", "none")
@@ -117,7 +118,7 @@ def capsnet(
     if routing == "uniform" and normalise is None:
         normalise = "sources" if shared else "targets"
     trunk = nn.Sequential(
-        pads[0], nn.Conv2d(in_channels, channels, kernel_size, trunk_stride), activation(activation_fn), pads[1]
+        pads[0], ImageConv2d(in_channels, channels, kernel_size, trunk_stride), activation(activation_fn), pads[1]
     )
     primary = PrimaryCapsules(
         channels, types, dim, kernel_size=kernel_size, stride=stride, squash=squash, relu=relu == "before"

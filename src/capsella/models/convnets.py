@@ -21,6 +21,7 @@ from capsella.models.capsnet import make_decoder
 from capsella.models.registry import register_model, register_preset
 from capsella.models.trunk import Size, Window, output_size
 from capsella.nn import Decoder, PrimaryCapsules
+from capsella.nn.stem import ImageConv2d
 
 
 class ConvNet(Model):
@@ -49,7 +50,8 @@ def _dense(below: int, hidden: Sequence[int], num_classes: int) -> list[nn.Modul
 def _convolutions(in_channels: int, plan: Sequence[tuple[int, Window]]) -> list[nn.Module]:
     layers: list[nn.Module] = []
     for channels, window in plan:
-        layers += [nn.Conv2d(in_channels, channels, window.kernel, window.stride), nn.ReLU()]
+        make = nn.Conv2d if layers else ImageConv2d
+        layers += [make(in_channels, channels, window.kernel, window.stride), nn.ReLU()]
         in_channels = channels
     return layers
 
@@ -150,7 +152,7 @@ def lenet(image_size: Size, in_channels: int, num_classes: int) -> ConvNet:
         num_classes: of the logits.
     """
     height, width = output_size(image_size, [Window(5), Window(2, 2), Window(5), Window(2, 2)])
-    layers = [nn.Conv2d(in_channels, 20, 5), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5), nn.MaxPool2d(2), nn.Flatten()]
+    layers = [ImageConv2d(in_channels, 20, 5), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5), nn.MaxPool2d(2), nn.Flatten()]
     return ConvNet((in_channels, *image_size), num_classes, [*layers, *_dense(height * width * 50, [500], num_classes)])
 
 
@@ -182,7 +184,7 @@ class GroupedConvNet(Model):
         check_choice("readout", readout, ("dense", "sum", "length"))
         self.readout, self.dim = readout, dim
         self.scores_are = {"dense": "logits", "sum": "probabilities", "length": "lengths"}[readout]
-        self.trunk = nn.Sequential(nn.Conv2d(image_shape[0], 256, 9), nn.ReLU())
+        self.trunk = nn.Sequential(ImageConv2d(image_shape[0], 256, 9), nn.ReLU())
         self.primary = primary
         self.dense = nn.Linear(features, num_classes * dim)
         self.output = nn.Linear(num_classes * dim, num_classes) if readout == "dense" else None

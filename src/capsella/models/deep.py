@@ -15,6 +15,7 @@ from capsella.models.capsnet import make_decoder, routing_options
 from capsella.models.registry import register_model
 from capsella.models.trunk import Size, Window, output_size
 from capsella.nn import CapsuleLinear, PrimaryCapsules, RoutingLayer
+from capsella.nn.stem import ImageConv2d
 
 
 def capsule_stack(
@@ -68,7 +69,7 @@ def deep_capsnet(
     return CapsuleNet(
         image_shape,
         num_classes,
-        trunk=nn.Sequential(nn.Conv2d(in_channels, 256, 9), nn.ReLU()),
+        trunk=nn.Sequential(ImageConv2d(in_channels, 256, 9), nn.ReLU()),
         primary=PrimaryCapsules(256, 32, 8, kernel_size=9, stride=2, squash=squash),
         layers=capsule_stack(sizes, layer_dims, routing=routing, bias=bias, **options),
         decoder=make_decoder(reconstruction, num_classes, 16, image_shape),
@@ -138,7 +139,8 @@ def _affnist_backbone(in_channels: int, channels: int, image_size: Size) -> tupl
     layers: list[nn.Module] = []
     plan = [(in_channels, 32, Window(5)), (32, 64, Window(3)), (64, 128, Window(3)), (128, channels, Window(3, 2))]
     for below, above, window in plan:
-        layers += [nn.Conv2d(below, above, window.kernel, window.stride), nn.ReLU(), nn.BatchNorm2d(above)]
+        make = nn.Conv2d if layers else ImageConv2d
+        layers += [make(below, above, window.kernel, window.stride), nn.ReLU(), nn.BatchNorm2d(above)]
     return nn.Sequential(*layers), channels, output_size(image_size, [w for *_, w in plan])
 
 
@@ -146,5 +148,6 @@ def _cifar10_backbone(in_channels: int, channels: int, image_size: Size) -> tupl
     layers: list[nn.Module] = []
     plan = [(in_channels, 128, Window(3, 2)), (128, channels, Window(3, 2))]
     for below, above, window in plan:
-        layers += [nn.Conv2d(below, above, window.kernel, window.stride), nn.BatchNorm2d(above), nn.ReLU()]
+        make = nn.Conv2d if layers else ImageConv2d
+        layers += [make(below, above, window.kernel, window.stride), nn.BatchNorm2d(above), nn.ReLU()]
     return nn.Sequential(*layers), channels, output_size(image_size, [w for *_, w in plan])

@@ -17,6 +17,7 @@ from capsella.models.capsnet import make_decoder
 from capsella.models.registry import register_model
 from capsella.models.trunk import Size, Window, output_size
 from capsella.nn import CapsuleConv2d, MatrixPrimaryCapsules
+from capsella.nn.stem import ImageConv2d
 
 
 @register_model("em_capsnet", paper="Hinton, Sabour & Frosst 2018", init="hinton2018")
@@ -76,7 +77,7 @@ def em_capsnet(
     return CapsuleNet(
         image_shape,
         num_classes,
-        trunk=nn.Sequential(nn.Conv2d(in_channels, channels, 5, 2), nn.ReLU()),
+        trunk=nn.Sequential(ImageConv2d(in_channels, channels, 5, 2), nn.ReLU()),
         primary=MatrixPrimaryCapsules(channels, types[0], 16),
         layers=[*layers],
         decoder=make_decoder(reconstruction, num_classes, 16, image_shape),

@@ -13,6 +13,7 @@ from capsella.models.capsnet import make_decoder
 from capsella.models.registry import register_model
 from capsella.models.trunk import Size, Window, output_size
 from capsella.nn import CapsuleConv2d, CapsuleLinear, PrimaryCapsules
+from capsella.nn.stem import ImageConv2d
 
 
 @register_model("gcapsnet_conv", paper="chen2019", init="chen2019")
@@ -57,7 +58,7 @@ def gcapsnet_conv(
     return CapsuleNet(
         image_shape,
         num_classes,
-        trunk=nn.Sequential(nn.Conv2d(in_channels, channels, 9), nn.ReLU()),
+        trunk=nn.Sequential(ImageConv2d(in_channels, channels, 9), nn.ReLU()),
         primary=PrimaryCapsules(channels, 32, 8, kernel_size=9, stride=2, squash=squash, relu=relu == "before", flat=False),
         layers=[classes],
         decoder=make_decoder(reconstruction, num_classes, 8, image_shape),
@@ -108,7 +109,7 @@ def gcapsnet_multi(
     )
     height, width = grids[2]
     classes = CapsuleLinear(height * width * 16, 8, num_classes, 8, routing="trainable", bias=False, squash=squash, relu=relu)
-    trunk = nn.Sequential(nn.Conv2d(in_channels, 64, 7, bias=False), nn.ReLU())
+    trunk = nn.Sequential(ImageConv2d(in_channels, 64, 7, bias=False), nn.ReLU())
     primary = PrimaryCapsules(64, 16, 8, kernel_size=7, stride=2, squash=squash, relu=True, flat=False, bias=False)
     decoder = make_decoder(reconstruction, num_classes, 8, image_shape)
     return CapsuleNet(image_shape, num_classes, trunk=trunk, primary=primary, layers=[first, second, classes], decoder=decoder)
