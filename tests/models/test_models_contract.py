@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from capsella.models import CapsuleNet, Model, Prediction, create_model, list_models
-from capsella.routing import Routed
+from capsella.routing import Routed, prefer
 from capsella.testing import GRADIENT_FACTOR, assert_parity
 
 # the least side that every trunk takes; sizes of the papers are built in test_models_counts.
@@ -204,10 +204,15 @@ def test_the_compiled_graph_is_whole_and_equals_eager(subject: Subject) -> None:
 
 def test_the_exported_program_takes_any_batch(subject: Subject) -> None:
     batch = torch.export.Dim("batch")
-    program = torch.export.export(subject.model, (subject.images,), dynamic_shapes={"images": {0: batch}})
+    # it can be exported as it is; but which implementation is faster depends on the batch, and only one's bits are compared.
+    torch.export.export(subject.model, (subject.images,), dynamic_shapes={"images": {0: batch}})
+    with prefer("reference"):
+        program = torch.export.export(subject.model, (subject.images,), dynamic_shapes={"images": {0: batch}})
     for count in (5, 1):
         images = subject.more_images(count)
-        assert_same_prediction(program.module()(images), subject.model(images))
+        with prefer("reference"):
+            expected = subject.model(images)
+        assert_same_prediction(program.module()(images), expected)
 
 
 def test_the_inductor_backend_agrees_forward_and_backward() -> None:

@@ -16,10 +16,11 @@ from torch import Tensor
 from capsella import routing
 from capsella.functional import make_votes
 from capsella.routing import Call, Implementation, Routed, UnsupportedCall, register_implementation
+from capsella.routing.base import IMPLEMENTATIONS
 from capsella.routing.dispatch import choose
 from capsella.testing import SMALL, Case, generator, make_options, make_votes_input
 
-pytestmark = pytest.mark.usefixtures("registry")
+pytestmark = pytest.mark.usefixtures("registry", "_references_alone")
 
 CASE = SMALL[0]
 VOTES = make_votes_input(CASE, dtype=torch.float32)
@@ -27,6 +28,12 @@ POSES = torch.randn(CASE.B, CASE.I, CASE.P, generator=generator(1))
 WEIGHT = torch.randn(CASE.I, CASE.J, CASE.P, CASE.D, generator=generator(2))
 RESULT = Routed(torch.full((CASE.B, CASE.J, CASE.D), 7.0), torch.full((CASE.B, CASE.J), 7.0))
 everything = pytest.mark.parametrize("name", routing.names())
+
+
+@pytest.fixture
+def _references_alone(registry: None) -> None:
+    """Take out the implementations that the package adds: these tests bring their own."""
+    IMPLEMENTATIONS[:] = [entry for entry in IMPLEMENTATIONS if entry.name == "reference"]
 
 
 class Fake:
@@ -246,8 +253,6 @@ def test_duplicates_and_strangers_are_refused_at_registration() -> None:
 
 
 def test_when_everything_refuses_the_message_has_the_reasons() -> None:
-    from capsella.routing.base import IMPLEMENTATIONS
-
     Fake(reasons=("no GPU",))
     IMPLEMENTATIONS[:] = [entry for entry in IMPLEMENTATIONS if entry.name == "fused"]
     call = Call("agreement", "route", "cpu", torch.float32, {"B": 1}, False, 1, False, True, False, {})

@@ -1,5 +1,7 @@
 """Routing algorithms: pure functions from votes [B, I, J, D] to ``Routed``, one file each."""
 
+import importlib
+
 from capsella.errors import UnsupportedCall
 from capsella.routing.agreement import agreement
 from capsella.routing.base import Algorithm, Call, Implementation, Routed, get, names
@@ -37,3 +39,7 @@ __all__ = [
     "Routed",
     "UnsupportedCall",
 ]
+
+# by name and not by an import statement, because kernels comes after routing: every way to import routing then has all
+# implementations, and a compiler that traces a call never meets an import.
+importlib.import_module("capsella.kernels")

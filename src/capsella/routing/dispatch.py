@@ -140,6 +140,9 @@ def candidates(algorithm: str, op: str) -> list[Implementation]:
 def choose(call: Call, impl: str = "auto") -> Implementation:
     """Pick the implementation for a call, or raise ``UnsupportedCall`` / ``ValueError``."""
     wanted, origin = (impl, "") if impl != "auto" else (_default[-1], " (from prefer() or CAPSELLA_IMPL)")
+    if wanted == "auto" and torch.compiler.is_exporting():
+        # an exported program runs anywhere, for any batch: no operator of ours, no choice by size.
+        wanted = "reference"
     entries = candidates(call.algorithm, call.op)
     if wanted != "auto":
         named = [entry for entry in entries if entry.name == wanted]
@@ -213,6 +216,10 @@ def vote_and_route(name: str, poses: Poses, weight: Tensor, *, rows: int = 1, im
     """
     algorithm = get(name)
     check_options(name, options, algorithm.options)
+    kind = poses.device.type if isinstance(poses, Tensor) else "cpu"
+    if torch.is_autocast_enabled(kind) and poses.dtype != torch.float64:
+        # as the product of poses and weight would be; an implementation takes the weight's factors in the poses' dtype.
+        poses = poses.to(torch.get_autocast_dtype(kind))
     call = _vote_call(algorithm, poses, weight, rows, options)
     entry = choose(call, impl)
     if entry.op == "route":

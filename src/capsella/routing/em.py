@@ -92,15 +92,19 @@ def em(
         torch.Size([2, 3])
     """
     B, I, J, D = dims(votes, "B I J D", name="votes")
-    dims(activations, "B I", name="activations", B=B, I=I)
-    dims(beta_a, "J", name="beta_a", J=J)
-    dims(beta_u, "J", name="beta_u", J=J)
-    check_choice("cost_log", cost_log, ("std", "variance"))
-    check_choice("normaliser", normaliser, ("gaussian", "constant"))
-    check_choice("output", output, ("mean", "scaled"))
-    check_number("eps", eps, least=0)
-    temperatures = _per_iteration(inverse_temperature, num_iters)
-    bias = check_bias(bias, J, D)
+    temperatures, bias = check_arguments(
+        (B, I, J, D),
+        activations,
+        beta_a,
+        beta_u,
+        num_iters=num_iters,
+        inverse_temperature=inverse_temperature,
+        eps=eps,
+        bias=bias,
+        cost_log=cost_log,
+        normaliser=normaliser,
+        output=output,
+    )
     wide = widen(votes)
     if bias is not None:
         wide = wide + bias
@@ -126,6 +130,32 @@ def em(
     above = log_odds.sigmoid()
     poses = mean if output == "mean" else above[..., None] * direction(mean)
     return routed(poses, above, history, dtype=votes.dtype, trace=trace, need_couplings=need_couplings)
+
+
+def check_arguments(
+    sizes: tuple[int, int, int, int],
+    activations: Activations,
+    beta_a: Tensor,
+    beta_u: Tensor,
+    *,
+    num_iters: int,
+    inverse_temperature: float | Sequence[float],
+    eps: float,
+    bias: Tensor | None,
+    cost_log: str,
+    normaliser: str,
+    output: str,
+) -> tuple[list[float], Tensor | None]:
+    """Check what every implementation of EM takes, for sizes (B, I, J, D); return λ of every iteration and the wide bias."""
+    B, I, J, D = sizes
+    dims(activations, "B I", name="activations", B=B, I=I)
+    dims(beta_a, "J", name="beta_a", J=J)
+    dims(beta_u, "J", name="beta_u", J=J)
+    check_choice("cost_log", cost_log, ("std", "variance"))
+    check_choice("normaliser", normaliser, ("gaussian", "constant"))
+    check_choice("output", output, ("mean", "scaled"))
+    check_number("eps", eps, least=0)
+    return _per_iteration(inverse_temperature, num_iters), check_bias(bias, J, D)
 
 
 def _per_iteration(inverse_temperature: float | Sequence[float], num_iters: int) -> list[float]:

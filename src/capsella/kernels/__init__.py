@@ -1,0 +1,30 @@
+"""Faster ways to route, added to the routing registry when this package is imported; ``capsella.routing`` imports it.
+
+``plain_*`` are plain PyTorch, for any device: routing in one step as one matrix product, agreement and EM without the votes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+from capsella.kernels import plain_agreement, plain_em, plain_products
+from capsella.routing.base import Implementation
+from capsella.routing.dispatch import register_implementation
+
+PLAIN_RANK = 500
+
+_PLAIN = (
+    ("agreement", "tiled", plain_agreement.agreement, plain_agreement.refuse),
+    ("em", "tiled", plain_em.em, plain_em.refuse),
+    ("uniform", "matmul", plain_products.uniform, plain_products.refuse),
+    ("trainable", "matmul", plain_products.trainable, plain_products.refuse),
+    ("quadratic", "matmul", plain_products.quadratic, plain_products.refuse),
+)
+for _algorithm, _name, _run, _refuse in _PLAIN:
+    register_implementation(Implementation(_algorithm, "vote_and_route", _name, _run, _refuse, PLAIN_RANK))
+
+FUSED_RANK = 100
+
+# Triton comes with torch for CUDA; without it there is nothing to fuse.
+if importlib.util.find_spec("triton") is not None:
+    importlib.import_module("capsella.kernels.fused").register(FUSED_RANK)

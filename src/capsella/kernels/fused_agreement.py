@@ -1,0 +1,402 @@
+"""The fused agreement as operators of torch: launchers, ``torch.library`` registration, gradients.
+
+One operator forward and one backward, each a handful of kernel launches (``triton_agreement``). Routing without iterations
+is the case of one: its couplings are given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from capsella.kernels.triton_agreement import finish_kernel, gradients_kernel, sums_kernel, turn_kernel
+
+TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How one kernel is cut.
+
+    Attributes:
+        BB: samples of a tile.
+        BI: lower capsules of a tile.
+        num_warps: of a program.
+        num_stages: loads in flight.
+        maxnreg: registers of a thread.
+        resident: programs that a multiprocessor holds at once; the work is split into about so many.
+    """
+
+    BB: int
+    BI: int
+    num_warps: int = 4
+    num_stages: int = 3
+    maxnreg: int = 168
+    resident: int = 3
+
+    @property
+    def launch(self) -> dict[str, int]:
+        """The launch's own options."""
+        return {key: getattr(self, key) for key in ("BB", "BI", "num_warps", "num_stages", "maxnreg")}
+
+    def split(self, units: int, others: int, device: torch.device) -> tuple[int, int]:
+        """Split ``units`` of work, ``others`` times over, so that programs fill the device: (programs, units of each)."""
+        there = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+        programs = max(1, min(units, self.resident * there // max(1, others)))
+        each = -(-units // programs)
+        return -(-units // each), each
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tiles of the kernels and padded pose sizes."""
+
+    agree: Tiles
+    pull: Tiles
+    gradients: Tiles
+    BP: int
+    BD: int
+
+
+def power(size: int, least: int) -> int:
+    """Return the next power of two, and at least ``least``."""
+    return max(least, 1 << (size - 1).bit_length())
+
+
+def plan(B: int, I: int, J: int, P: int, D: int) -> Plan:
+    """Choose tiles for a problem; measured on an H200 (``capsella bench routing``)."""
+    BP, BD = power(P, 2), power(D, 16)
+    BB, BI = min(64, power(B, 16)), max(4, 64 // BP)
+    return Plan(Tiles(BB, BI), Tiles(min(32, BB), max(4, 128 // BP)), Tiles(min(32, BB), BI), BP, BD)
+
+
+def precision() -> str:
+    """How float32 factors are multiplied: as exactly as float32 is, unless torch may use TF32."""
+    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def add_splits(d_weight: Tensor, dtype: torch.dtype, *, shared: bool) -> Tensor:
+    """Add up the gradients of a weight, [splits, places, J, R, P/R, D/R] to [I or 1, J, P/R, D/R]."""
+    if shared:
+        return d_weight.sum((0, 1, 3))[None].to(dtype)
+    if d_weight.shape[3] > 1:
+        return d_weight.sum((0, 3)).to(dtype)
+    # a sum over two is slower than an addition, which may overwrite what is cast anyway.
+    total = d_weight[0, :, :, 0]
+    for part in d_weight[1:, :, :, 0]:
+        total = total + part if dtype == torch.float32 else total.add_(part)
+    return total.to(dtype)
+
+
+class _Job:
+    """What all launches of one call share."""
+
+    def __init__(self, poses: Tensor, weight: Tensor, rows: int) -> None:
+        self.poses, self.weight = poses.contiguous(), weight.contiguous()
+        self.B, self.I, self.P = poses.shape
+        self.J, self.D, self.rows = weight.shape[1], weight.shape[3] * rows, rows
+        self.shared = weight.shape[0] == 1
+        self.step = 0 if self.shared else self.J * weight.shape[2] * weight.shape[3]
+        self.plan = plan(self.B, self.I, self.J, self.P, self.D)
+        self.device = poses.device
+        self.const = {
+            "J": self.J,
+            "P": self.P,
+            "D": self.D,
+            "R": rows,
+            "BP": self.plan.BP,
+            "BD": self.plan.BD,
+            "TYPE": TYPES[poses.dtype],
+            "PRECISION": precision(),
+        }
+
+    def wide(self, *size: int) -> Tensor:
+        return torch.empty(size, dtype=torch.float32, device=self.device)
+
+    def sums(
+        self,
+        kind: str,
+        given: Tensor | None,
+        *,
+        upper: Tensor | None = None,
+        level: Tensor | None = None,
+        mean: Tensor | None = None,
+    ) -> Tensor:
+        """Return what each program sums, [chunks, B, J, D]."""
+        of = self.plan.pull if kind == "pull" else self.plan.agree
+        blocks = -(-self.B // of.BB)
+        chunks, tiles = of.split(-(-self.I // of.BI), blocks, self.device)
+        parts = self.wide(chunks, self.B, self.J, self.D)
+        sums_kernel[(blocks, chunks)](
+            self.poses,
+            self.weight,
+            parts if given is None else given,
+            parts if upper is None else upper,
+            parts if level is None else level,
+            parts if mean is None else mean,
+            parts,
+            self.B,
+            self.I,
+            self.step,
+            tiles,
+            KIND=kind,
+            GIVEN=given is not None,
+            **self.const,
+            **of.launch,
+        )
+        return parts
+
+    def over_rows(self, chunks: int) -> tuple[tuple[int], dict[str, int]]:
+        """Grid and tile sizes of the kernels that go over [B·J, D]."""
+        BR = max(1, 64 // self.plan.BD)
+        BC = min(256, power(chunks, 1))
+        const = {"D": self.D, "BR": BR, "BC": BC, "BD": self.plan.BD, "num_warps": 8 if BC > 64 else 4}
+        return (-(-self.B * self.J // BR),), const
+
+
+@torch.library.custom_op("capsella::agreement", mutates_args=())
+def agreement_op(
+    poses: Tensor,
+    weight: Tensor,
+    first: Tensor | None,
+    prior: Tensor | None,
+    bias: Tensor | None,
+    num_iters: int,
+    rows: int,
+    uniform: float,
+    squash: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Route [B, I, P] to poses [B, J, D] and lengths [B, J]; what the way back needs follows.
+
+    Args:
+        poses: lower poses.
+        weight: [I, J, P/R, D/R] or [1, J, P/R, D/R].
+        first: couplings [I, J] of the first iteration; ``uniform`` for all if None.
+        prior: logits [I, J] of the later iterations.
+        bias: [J, D].
+        num_iters: T.
+        rows: R of a matrix pose.
+        uniform: see ``first``.
+        squash: kind of squash.
+
+    Returns:
+        poses, lengths, s [T, B, J, D] before the squash, running sums S [T−1, B, J, D] as factors of products, log sums
+        [T−1, B, I], the weight as a factor (empty if it is one).
+    """
+    factor = weight.to(poses.dtype)
+    job = _Job(poses, factor, rows)
+    B, I, J, D, T = job.B, job.I, job.J, job.D, num_iters
+    above, lengths = poses.new_empty(B, J, D), poses.new_empty(B, J)
+    raw, levels, running = job.wide(T, B, J, D), job.wide(T - 1, B, I), job.wide(B, J, D)
+    sums = poses.new_empty(T - 1, B, J, D)
+    first, prior, bias = (None if x is None else x.float().contiguous() for x in (first, prior, bias))
+    for t in range(T):
+        parts = job.sums("agree", prior, upper=sums[t - 1], level=levels[t - 1]) if t else job.sums("fixed", first)
+        grid, const = job.over_rows(len(parts))
+        last = t + 1 == T
+        finish_kernel[grid](
+            parts,
+            parts if bias is None else bias,
+            running,
+            raw[t],
+            running,
+            raw if last else sums[t],
+            above,
+            lengths,
+            B * J,
+            len(parts),
+            uniform if t == 0 and first is None else 1.0,
+            BIAS=bias is not None,
+            BEFORE=t > 0,
+            LAST=last,
+            SQUASH=squash,
+            J=J,
+            **const,
+        )
+    return above, lengths, raw, sums, levels, factor if factor is not weight else poses.new_empty(0)
+
+
+@agreement_op.register_fake
+def _(
+    poses: Tensor,
+    weight: Tensor,
+    first: Tensor | None,
+    prior: Tensor | None,
+    bias: Tensor | None,
+    num_iters: int,
+    rows: int,
+    uniform: float,
+    squash: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    B, I, _ = poses.shape
+    J, D, T = weight.shape[1], weight.shape[3] * rows, num_iters
+    wide = poses.new_empty(0, dtype=torch.float32)
+    return (
+        poses.new_empty(B, J, D),
+        poses.new_empty(B, J),
+        wide.new_empty(T, B, J, D),
+        poses.new_empty(T - 1, B, J, D),
+        wide.new_empty(T - 1, B, I),
+        weight.new_empty(weight.shape if weight.dtype != poses.dtype else (0,), dtype=poses.dtype),
+    )
+
+
+@torch.library.custom_op("capsella::agreement_backward", mutates_args=())
+def agreement_backward_op(
+    d_above: Tensor | None,
+    d_lengths: Tensor | None,
+    poses: Tensor,
+    weight: Tensor,
+    first: Tensor | None,
+    prior: Tensor | None,
+    raw: Tensor,
+    sums: Tensor,
+    levels: Tensor,
+    rows: int,
+    uniform: float,
+    squash: str,
+    dtype: torch.dtype,
+    with_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of poses, weight (in ``dtype``), first couplings, prior and bias; empty where there is none."""
+    job = _Job(poses, weight, rows)
+    B, I, J, P, D, T = job.B, job.I, job.J, job.P, job.D, raw.shape[0]
+    first, prior = (None if x is None else x.float().contiguous() for x in (first, prior))
+    asked, pulls, means = job.wide(B, J, D), job.wide(T, B, J, D), job.wide(T - 1, B, I)
+    pairs, first_pull = poses.new_empty(T - 1, 2, B, J, D), poses.new_empty(B, J, D)
+    pairs[:, 0] = sums
+    d_above, d_lengths = (None if x is None else x.contiguous() for x in (d_above, d_lengths))
+    parts = asked[None]
+    for t in reversed(range(T)):
+        if t + 1 < T:
+            parts = job.sums("pull", prior, upper=pairs[t], level=levels[t], mean=means[t])
+        grid, const = job.over_rows(len(parts))
+        turn_kernel[grid](
+            parts,
+            raw if d_above is None else d_above,
+            raw if d_lengths is None else d_lengths,
+            raw[t],
+            asked,
+            pulls[t],
+            pairs[t - 1, 1] if t else first_pull,
+            B * J,
+            len(parts),
+            LAST=t + 1 == T,
+            SECOND=t + 2 == T,
+            D_POSES=d_above is not None,
+            D_LENGTHS=d_lengths is not None,
+            SQUASH=squash,
+            **const,
+        )
+    del parts, asked
+    of = job.plan.gradients
+    all_tiles, all_blocks = -(-I // of.BI), -(-B // of.BB)
+    if job.shared:
+        # the sum over lower capsules is spread over programs and, within each, over the places of a tile.
+        (chunks, tiles), (splits, blocks) = of.split(all_tiles, 1, job.device), (1, all_blocks)
+    else:
+        (splits, blocks), (chunks, tiles) = of.split(all_blocks, all_tiles, job.device), (all_tiles, 1)
+    places = chunks * of.BI if job.shared else I
+    d_poses = torch.empty_like(job.poses)
+    d_weight = job.wide(splits, places, J, rows, P // rows, D // rows)
+    d_first = job.wide(splits, I, J) if first is not None else job.wide(0)
+    d_prior = job.wide(splits, I, J) if prior is not None else job.wide(0)
+    gradients_kernel[(chunks, splits)](
+        job.poses,
+        job.weight,
+        raw if first is None else first,
+        raw if prior is None else prior,
+        pairs,
+        first_pull,
+        levels,
+        means,
+        d_poses,
+        d_weight,
+        d_first,
+        d_prior,
+        B,
+        I,
+        job.step,
+        tiles,
+        blocks,
+        uniform,
+        T=T,
+        FIRST=first is not None,
+        PRIOR=prior is not None,
+        SHARED=job.shared,
+        **job.const,
+        **job.plan.gradients.launch,
+    )
+    d_w = add_splits(d_weight, dtype, shared=job.shared)
+    d_first, d_prior = (x.sum(0) if x.numel() else x for x in (d_first, d_prior))
+    return d_poses, d_w, d_first, d_prior, pulls.sum((0, 1)) if with_bias else job.wide(0)
+
+
+@agreement_backward_op.register_fake
+def _(
+    d_above: Tensor | None,
+    d_lengths: Tensor | None,
+    poses: Tensor,
+    weight: Tensor,
+    first: Tensor | None,
+    prior: Tensor | None,
+    raw: Tensor,
+    sums: Tensor,
+    levels: Tensor,
+    rows: int,
+    uniform: float,
+    squash: str,
+    dtype: torch.dtype,
+    with_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    _, I, _ = poses.shape
+    _, _, J, D = raw.shape
+    return (
+        torch.empty_like(poses, memory_format=torch.contiguous_format),
+        raw.new_empty(weight.shape, dtype=dtype),
+        raw.new_empty((I, J) if first is not None else (0,)),
+        raw.new_empty((I, J) if prior is not None else (0,)),
+        raw.new_empty((J, D) if with_bias else (0,)),
+    )
+
+
+def _setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    poses, weight, first, prior, bias, _, ctx.rows, ctx.uniform, ctx.squash = inputs
+    _, _, raw, sums, levels, factor = output
+    ctx.given = (first is not None, prior is not None, bias is not None)
+    ctx.dtype = weight.dtype
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(poses, factor if factor.numel() else weight, first, prior, raw, sums, levels)
+
+
+def _backward(ctx, d_above, d_lengths, *unused):  # type: ignore[no-untyped-def]
+    with_first, with_prior, with_bias = ctx.given
+    if d_above is None and d_lengths is None:
+        return (None,) * 9
+    d_poses, d_weight, d_first, d_prior, d_bias = agreement_backward_op(
+        d_above,
+        d_lengths,
+        *ctx.saved_tensors,
+        ctx.rows,
+        ctx.uniform,
+        ctx.squash,
+        ctx.dtype,
+        with_bias,
+    )
+    return (
+        d_poses,
+        d_weight,
+        d_first if with_first else None,
+        d_prior if with_prior else None,
+        d_bias if with_bias else None,
+        None,
+        None,
+        None,
+        None,
+    )
+
+
+agreement_op.register_autograd(_backward, setup_context=_setup)

@@ -1,0 +1,364 @@
+"""The fused EM routing as operators of torch: launchers, ``torch.library`` registration, gradients.
+
+The operators stop at the last fit: means and log odds. What makes poses and activations of them is plain torch outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from capsella.kernels.fused_agreement import TYPES, Tiles, add_splits, power, precision
+from capsella.kernels.triton_em import gradients_kernel, levels_kernel, sums_kernel
+from capsella.kernels.triton_em_small import finish_kernel, turn_kernel
+
+
+class Plan(NamedTuple):
+    """Tiles of the kernels."""
+
+    levels: Tiles
+    sums: Tiles
+    gradients: Tiles
+
+
+def plan(B: int, BD: int) -> Plan:
+    """Choose tiles; measured on an H200 (``capsella bench routing``)."""
+    BB, most = (64, 128) if BD == 16 else (32, 32) if BD == 32 else (16, 16)
+    BB, most = min(BB, power(B, 16)), min(most, power(B, 16))
+    return Plan(
+        levels=Tiles(BB, 4, maxnreg=255),
+        sums=Tiles(BB, 4, num_stages=4, maxnreg=255, resident=2),
+        gradients=Tiles(
+            most, 4, num_warps=8 if most == 128 else 4, num_stages=2, maxnreg=255, resident=1 if most == 128 else 2
+        ),
+    )
+
+
+class _Job:
+    """What all launches of one call share."""
+
+    def __init__(self, poses: Tensor, weight: Tensor, active: Tensor, rows: int) -> None:
+        self.poses, self.weight, self.active = poses.contiguous(), weight.contiguous(), active.contiguous()
+        self.B, self.I, self.P = poses.shape
+        self.J, self.D, self.rows = weight.shape[1], weight.shape[3] * rows, rows
+        self.shared = weight.shape[0] == 1
+        self.step = 0 if self.shared else self.J * weight.shape[2] * weight.shape[3]
+        self.device = poses.device
+        BP, BD = power(self.P, 4), power(self.D, 16)
+        self.tiles = plan(self.B, BD)
+        self.BD = BD
+        self.const = {
+            "J": self.J,
+            "P": self.P,
+            "D": self.D,
+            "R": rows,
+            "BP": BP,
+            "BD": BD,
+            "PRECISION": precision(),
+        }
+
+    @property
+    def upper(self) -> int:
+        """How many upper capsules there are in a batch."""
+        return self.B * self.J
+
+    def wide(self, *size: int) -> Tensor:
+        return torch.empty(size, dtype=torch.float32, device=self.device)
+
+    def sums(
+        self,
+        kind: str,
+        fit: Tensor,
+        *,
+        about: Tensor | None = None,
+        pull: Tensor | None = None,
+        level: Tensor | None = None,
+        mean: Tensor | None = None,
+    ) -> Tensor:
+        """Return the sums of each program, [chunks, 3, B·J, D]."""
+        of = self.tiles.sums
+        blocks, all_tiles = -(-self.B // of.BB), -(-self.I // of.BI)
+        if kind in ("step", "pull"):
+            self._levels(fit, pull, level, mean)
+        chunks, tiles = of.split(all_tiles, blocks * self.J, self.device)
+        parts = self.wide(chunks, 3, self.upper, self.D)
+        sums_kernel[(blocks, chunks, self.J)](
+            self.poses,
+            self.weight,
+            self.active,
+            fit,
+            fit if pull is None else pull,
+            fit if about is None else about,
+            fit if level is None else level,
+            fit if mean is None else mean,
+            parts,
+            self.B,
+            self.I,
+            self.step,
+            tiles,
+            KIND=kind,
+            **self.const,
+            **of.launch,
+        )
+        return parts
+
+    def _levels(self, fit: Tensor, pull: Tensor | None, level: Tensor | None, mean: Tensor | None) -> None:
+        """Fill ``level``, or ``mean`` where there is a pull."""
+        of = self.tiles.levels
+        levels_kernel[(-(-self.B // of.BB), -(-self.I // of.BI))](
+            self.poses,
+            self.weight,
+            self.active,
+            fit,
+            fit if pull is None else pull,
+            level,
+            fit if mean is None else mean,
+            self.B,
+            self.I,
+            self.step,
+            PULL=pull is not None,
+            **self.const,
+            **of.launch,
+        )
+
+    def over_rows(self, chunks: int) -> tuple[tuple[int], dict[str, int]]:
+        """Grid and tile sizes of the kernels that go over [B·J, D]."""
+        BR = max(1, 64 // self.BD)
+        return (-(-self.upper // BR),), {"J": self.J, "D": self.D, "BR": BR, "BC": min(64, power(chunks, 1)), "BD": self.BD}
+
+
+@torch.library.custom_op("capsella::em", mutates_args=())
+def em_op(
+    poses: Tensor,
+    weight: Tensor,
+    active: Tensor,
+    beta_a: Tensor,
+    beta_u: Tensor,
+    temperatures: Sequence[float],
+    eps: float,
+    half: bool,
+    gaussian: bool,
+    rows: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Fit Gaussians to the votes of [B, I, P]; means [B, J, D] and log odds [B, J] of the last, and what the way back needs.
+
+    Args:
+        poses: lower poses.
+        weight: [I, J, P/R, D/R] or [1, J, P/R, D/R].
+        active: activations of the lower capsules, [B, I], positive.
+        beta_a: [J].
+        beta_u: [J].
+        temperatures: λ of every iteration.
+        eps: added to every variance.
+        half: whether the cost takes the logarithm of σ and not of σ².
+        gaussian: whether the density has its normaliser.
+        rows: R of a matrix pose.
+
+    Returns:
+        means, log odds, then of all iterations: means and variances [2, T, B·J, D], sums of r and log odds [2, T, B·J], fits
+        [T, B·J, 4, ·], denominators [T−1, B, I], and the weight as a factor (empty if it is one).
+    """
+    factor = weight.to(poses.dtype)
+    job = _Job(poses, factor, active, rows)
+    T, D, upper = len(temperatures), job.D, job.upper
+    moments, weights = job.wide(2, T, upper, D), job.wide(2, T, upper)
+    fits, levels = job.wide(T, upper, 4, job.BD), job.wide(T - 1, job.B, job.I)
+    beta_a, beta_u = beta_a.float().contiguous(), beta_u.float().contiguous()
+
+    def finish(t: int, parts: Tensor, about: Tensor, *, mean_only: bool = False) -> None:
+        grid, const = job.over_rows(len(parts))
+        finish_kernel[grid](
+            parts,
+            about,
+            beta_a,
+            beta_u,
+            weights[0, t],
+            moments[0, t],
+            moments[1, t],
+            weights[1, t],
+            fits[t],
+            upper,
+            len(parts),
+            eps,
+            temperatures[t],
+            MEAN_ONLY=mean_only,
+            HALF=half,
+            GAUSSIAN=gaussian,
+            **const,
+        )
+
+    before = torch.zeros_like(fits[0])
+    for t in range(T):
+        # the mean first, then the squares around it.
+        if t == 0:
+            finish(t, job.sums("first", before, about=before), before, mean_only=True)
+            parts = job.sums("first", before, about=fits[t])
+        else:
+            finish(t, job.sums("step", before, level=levels[t - 1]), before, mean_only=True)
+            parts = job.sums("spread", before, about=fits[t], level=levels[t - 1])
+        finish(t, parts, fits[t])
+        before = fits[t]
+    means = moments[0, -1].reshape(job.B, job.J, D).clone()
+    odds = weights[1, -1].reshape(job.B, job.J).clone()
+    return means, odds, moments, weights, fits, levels, factor if factor is not weight else poses.new_empty(0)
+
+
+@em_op.register_fake
+def _(
+    poses: Tensor,
+    weight: Tensor,
+    active: Tensor,
+    beta_a: Tensor,
+    beta_u: Tensor,
+    temperatures: Sequence[float],
+    eps: float,
+    half: bool,
+    gaussian: bool,
+    rows: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    B, I, _ = poses.shape
+    J, D, T = weight.shape[1], weight.shape[3] * rows, len(temperatures)
+    wide = poses.new_empty(0, dtype=torch.float32)
+    return (
+        wide.new_empty(B, J, D),
+        wide.new_empty(B, J),
+        wide.new_empty(2, T, B * J, D),
+        wide.new_empty(2, T, B * J),
+        wide.new_empty(T, B * J, 4, power(D, 16)),
+        wide.new_empty(T - 1, B, I),
+        weight.new_empty(weight.shape if weight.dtype != poses.dtype else (0,), dtype=poses.dtype),
+    )
+
+
+@torch.library.custom_op("capsella::em_backward", mutates_args=())
+def em_backward_op(
+    d_means: Tensor,
+    d_odds: Tensor,
+    poses: Tensor,
+    weight: Tensor,
+    active: Tensor,
+    beta_u: Tensor,
+    moments: Tensor,
+    weights: Tensor,
+    fits: Tensor,
+    levels: Tensor,
+    temperatures: Sequence[float],
+    eps: float,
+    half: bool,
+    gaussian: bool,
+    rows: int,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of poses, weight (in ``dtype``), activations and both betas."""
+    job = _Job(poses, weight, active, rows)
+    T, B, I, J, P, D, upper = len(temperatures), job.B, job.I, job.J, job.P, job.D, job.upper
+    pulls, means = job.wide(T, upper, 4, job.BD), job.wide(T - 1, B, I)
+    d_betas = job.wide(2, T, upper)
+    d_means, d_odds, beta_u = d_means.contiguous(), d_odds.contiguous(), beta_u.float().contiguous()
+    parts = d_means[None]
+    for t in reversed(range(T)):
+        if t + 1 < T:
+            parts = job.sums("pull", fits[t], pull=pulls[t + 1], level=levels[t], mean=means[t])
+        grid, const = job.over_rows(len(parts))
+        turn_kernel[grid](
+            parts,
+            d_means,
+            d_odds,
+            beta_u,
+            weights[0, t],
+            moments[0, t],
+            moments[1, t],
+            weights[1, t],
+            pulls[t],
+            d_betas[0, t],
+            d_betas[1, t],
+            upper,
+            len(parts),
+            eps,
+            temperatures[t],
+            LAST=t + 1 == T,
+            HALF=half,
+            GAUSSIAN=gaussian,
+            **const,
+        )
+    del parts
+    of = job.tiles.gradients
+    all_tiles, all_blocks = -(-I // of.BI), -(-B // of.BB)
+    if job.shared:
+        (chunks, tiles), (splits, blocks) = of.split(all_tiles, 1, job.device), (1, all_blocks)
+    else:
+        (splits, blocks), (chunks, tiles) = of.split(all_blocks, all_tiles, job.device), (all_tiles, 1)
+    d_poses, d_active = torch.empty_like(job.poses), job.wide(B, I)
+    d_weight = job.wide(splits, chunks * of.BI if job.shared else I, J, rows, P // rows, D // rows)
+    gradients_kernel[(chunks, splits)](
+        job.poses,
+        job.weight,
+        job.active,
+        fits,
+        pulls,
+        levels,
+        means,
+        d_poses,
+        d_weight,
+        d_active,
+        B,
+        I,
+        job.step,
+        tiles,
+        blocks,
+        T=T,
+        SHARED=job.shared,
+        TYPE=TYPES[poses.dtype],
+        **job.const,
+        **of.launch,
+    )
+    d_beta = d_betas.reshape(2, T * B, J).sum(1)
+    return d_poses, add_splits(d_weight, dtype, shared=job.shared), d_active, d_beta[0].clone(), d_beta[1].clone()
+
+
+@em_backward_op.register_fake
+def _(
+    d_means: Tensor,
+    d_odds: Tensor,
+    poses: Tensor,
+    weight: Tensor,
+    active: Tensor,
+    beta_u: Tensor,
+    moments: Tensor,
+    weights: Tensor,
+    fits: Tensor,
+    levels: Tensor,
+    temperatures: Sequence[float],
+    eps: float,
+    half: bool,
+    gaussian: bool,
+    rows: int,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    J = weight.shape[1]
+    return (
+        torch.empty_like(poses, memory_format=torch.contiguous_format),
+        moments.new_empty(weight.shape, dtype=dtype),
+        moments.new_empty(active.shape),
+        moments.new_empty(J),
+        moments.new_empty(J),
+    )
+
+
+def _setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    poses, weight, active, beta_a, beta_u, *ctx.rest = inputs
+    _, _, moments, weights, fits, levels, factor = output
+    ctx.dtype, ctx.dtypes = weight.dtype, (active.dtype, beta_a.dtype, beta_u.dtype)
+    ctx.save_for_backward(poses, factor if factor.numel() else weight, active, beta_u, moments, weights, fits, levels)
+
+
+def _backward(ctx, d_means, d_odds, *unused):  # type: ignore[no-untyped-def]
+    d_poses, d_weight, *others = em_backward_op(d_means, d_odds, *ctx.saved_tensors, *ctx.rest, ctx.dtype)
+    wide = (d.to(dtype) for d, dtype in zip(others, ctx.dtypes, strict=True))
+    return d_poses, d_weight, *wide, None, None, None, None, None
+
+
+em_op.register_autograd(_backward, setup_context=_setup)

@@ -1,0 +1,358 @@
+"""Routing by agreement on GPUs that never stores votes or logits (docs/routing.md, "Routing without votes").
+
+With S the sum of the upper poses so far and X any tensor [B, J, D], one tile of samples and lower capsules needs
+
+    Z_j = X_j W_jᵀ      <û_ij, X_j> = Σ_p u_ip Z_ijp      Σ_i c_ij û_ij = (c_j∘u) W_j
+
+so every product runs on the matrix units and a vote is never made. ``sums_kernel`` does one iteration, or one step of
+the way back; ``finish_kernel`` adds what the programs left, squashes, and turns gradients round at the squash;
+``gradients_kernel`` makes the gradients of poses, weight and couplings. Programs write their own sums, which are added in a
+fixed order: there are no atomics, and results are the same every time.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from capsella.kernels._blocks import (
+    add,
+    apart,
+    lower,
+    over_pair,
+    over_pose,
+    pair_row,
+    product,
+    squash_scales,
+    to_pose,
+    together,
+    twice,
+    upper_mask,
+    value,
+    weight_mask,
+    weight_places,
+)
+
+
+@triton.jit
+def sums_kernel(
+    p_poses,  # [B, I, P]
+    p_weight,  # [I or 1, J, P/R, D/R]
+    p_given,  # [I, J]: couplings (KIND "fixed") or prior
+    p_upper,  # [B, J, D]: S; for "pull" [2, B, J, D]: S and G
+    p_level,  # [B, I]: log Σ_j e^b; written by "agree", read by "pull"
+    p_mean,  # [B, I]: Σ_j c <û, G>; written by "pull"
+    p_out,  # [chunks, B, J, D]
+    B,
+    I,
+    step,  # elements between the weights of two lower capsules; 0 if one serves all
+    tiles,  # of lower capsules that a program goes through
+    KIND: tl.constexpr,  # "fixed", "agree" or "pull"
+    GIVEN: tl.constexpr,
+    J: tl.constexpr,
+    P: tl.constexpr,
+    D: tl.constexpr,
+    R: tl.constexpr,
+    BB: tl.constexpr,
+    BI: tl.constexpr,
+    BP: tl.constexpr,
+    BD: tl.constexpr,
+    TYPE: tl.constexpr,  # of the factors
+    PRECISION: tl.constexpr,
+):
+    """Sum over a chunk of lower capsules: c û with given c, c û with c = softmax(prior + <û, S>), or ∂b û."""
+    # places within a tile are 32-bit numbers on top of a 64-bit one for the whole tile, which saves registers.
+    chunk = tl.program_id(1)
+    begin = tl.program_id(0) * BB
+    b = tl.arange(0, BB)
+    d = tl.arange(0, BD)
+    k = tl.arange(0, BI * BP)
+    there = begin + b < B
+    at_weight = weight_places(k, d, step, P, D, R, BP)
+    at_u = (b[:, None] * I + lower(k, BP)[None, :]) * P + value(k, BP)[None, :]
+    at_each = b[:, None] * I + tl.arange(0, BI)[None, :]
+    at_out = b[:, None] * (J * D) + d[None, :]
+    out_mask = there[:, None] & (d[None, :] < D)
+    # rows of the factors: the samples, or for "pull" the samples of S and G.
+    if KIND == "pull":
+        which, row = pair_row(tl.arange(0, 2 * BB))
+        at_x = (which * B + row)[:, None] * (J * D) + d[None, :]
+        x_mask = upper_mask(begin + row < B, d, D, BD)
+    else:
+        at_x = at_out
+        x_mask = upper_mask(there, d, D, BD)
+    p_x = p_upper + begin.to(tl.int64) * (J * D) + at_x
+    p_sums = p_out + (chunk * B + begin).to(tl.int64) * (J * D) + at_out
+    for tile in range(tiles):
+        start = (chunk * tiles + tile) * BI
+        left = I - start
+        w_mask = weight_mask(k, d, left, P, D, R, BP, BD)
+        p_w = p_weight + start.to(tl.int64) * step + at_weight
+        u_mask = there[:, None] & (lower(k, BP)[None, :] < left) & (value(k, BP)[None, :] < P)
+        tile_at = begin.to(tl.int64) * I + start
+        u = tl.load(p_poses + tile_at * P + at_u, mask=u_mask, other=0.0).to(tl.float32)
+        each_mask = there[:, None] & (tl.arange(0, BI)[None, :] < left)
+        if KIND == "pull":
+            u_rows = twice(u, BB, BI * BP)
+            level = tl.load(p_level + tile_at + at_each, mask=each_mask, other=0.0)
+            mean = tl.zeros([BB, BI], tl.float32)
+            for j in range(J):
+                w = tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0)
+                z = product(tl.load(p_x + j * D, mask=x_mask, other=0.0), tl.trans(w), PRECISION)
+                logit, pull = apart(over_pose(u_rows * z, 2 * BB, BI, BP), BB, BI)
+                mean += tl.exp(logit + _given(p_given, start, j, left, BI, J, GIVEN) - level) * pull
+            tl.store(p_mean + tile_at + at_each, mean, mask=each_mask)
+        elif KIND == "agree":
+            level = tl.full([BB, BI], float("-inf"), tl.float32)
+            total = tl.zeros([BB, BI], tl.float32)
+            for j in range(J):
+                w = tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0)
+                z = product(tl.load(p_x + j * D, mask=x_mask, other=0.0), tl.trans(w), PRECISION)
+                logit = over_pose(u * z, BB, BI, BP) + _given(p_given, start, j, left, BI, J, GIVEN)
+                higher = tl.maximum(level, logit)
+                total = total * tl.exp(level - higher) + tl.exp(logit - higher)
+                level = higher
+            level += tl.log(total)
+            tl.store(p_level + tile_at + at_each, level, mask=each_mask)
+        # the logits are made again: to keep them would cost the registers that hide the loads.
+        for j in range(J):
+            w = tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0)
+            if KIND == "fixed":
+                x = u
+                if GIVEN:
+                    x *= to_pose(tl.broadcast_to(_given(p_given, start, j, left, BI, J, True), [BB, BI]), BB, BI, BP)
+            elif KIND == "agree":
+                z = product(tl.load(p_x + j * D, mask=x_mask, other=0.0), tl.trans(w), PRECISION)
+                c = tl.exp(over_pose(u * z, BB, BI, BP) + _given(p_given, start, j, left, BI, J, GIVEN) - level)
+                x = u * to_pose(c, BB, BI, BP)
+            else:
+                z = product(tl.load(p_x + j * D, mask=x_mask, other=0.0), tl.trans(w), PRECISION)
+                logit, pull = apart(over_pose(u_rows * z, 2 * BB, BI, BP), BB, BI)
+                c = tl.exp(logit + _given(p_given, start, j, left, BI, J, GIVEN) - level) * (pull - mean)
+                x = u * to_pose(c, BB, BI, BP)
+            add(p_sums + j * D, product(x.to(TYPE), w, PRECISION), out_mask, tile == 0)
+
+
+@triton.jit
+def _given(p_given, start, j, left, BI: tl.constexpr, J: tl.constexpr, GIVEN: tl.constexpr):
+    """Load a column of [I, J] as [1, BI]; zero where there is none."""
+    if GIVEN:
+        i = tl.arange(0, BI)
+        x = tl.load(p_given + start.to(tl.int64) * J + i * J + j, mask=i < left, other=0.0)[None, :]
+    else:
+        x = 0.0
+    return x
+
+
+@triton.jit
+def finish_kernel(
+    p_parts,  # [chunks, B·J, D]
+    p_bias,  # [J, D]
+    p_before,  # [B·J, D], the upper poses summed so far
+    p_raw,  # [B·J, D]: s, before the squash
+    p_sum,  # [B·J, D]: the upper poses summed
+    p_factor,  # [B·J, D]: the same, as a factor of products
+    p_poses,  # [B·J, D]
+    p_lengths,  # [B·J]
+    rows,  # B·J
+    chunks,
+    scale,
+    BIAS: tl.constexpr,
+    BEFORE: tl.constexpr,
+    LAST: tl.constexpr,
+    SQUASH: tl.constexpr,
+    J: tl.constexpr,
+    D: tl.constexpr,
+    BR: tl.constexpr,
+    BC: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """Add up the chunks, add the bias and squash."""
+    r = tl.program_id(0) * BR + tl.arange(0, BR)
+    d = tl.arange(0, BD)
+    inside = (r[:, None] < rows) & (d[None, :] < D)
+    at = r[:, None].to(tl.int64) * D + d[None, :]
+    s = _add_chunks(p_parts, at, inside, rows * D, chunks, BC, BR, BD) * scale
+    if BIAS:
+        s += tl.load(p_bias + (r % J)[:, None] * D + d[None, :], mask=inside, other=0.0)
+    n = tl.sqrt(tl.sum(s * s, 1))
+    g, _ = squash_scales(n, SQUASH)
+    v = s * g[:, None]
+    tl.store(p_raw + at, s, mask=inside)
+    if LAST:
+        tl.store(p_poses + at, v, mask=inside)
+        tl.store(p_lengths + r, n * g, mask=r < rows)
+    else:
+        if BEFORE:
+            v += tl.load(p_before + at, mask=inside, other=0.0)
+        tl.store(p_sum + at, v, mask=inside)
+        tl.store(p_factor + at, v, mask=inside)
+
+
+@triton.jit
+def turn_kernel(
+    p_parts,  # [chunks, B·J, D]: what the later iteration asks of this one's poses
+    p_d_poses,  # [B·J, D]: gradient of the returned poses
+    p_d_lengths,  # [B·J]
+    p_raw,  # [B·J, D]: s
+    p_asked,  # [B·J, D]: gradient of this iteration's poses; read and written
+    p_pull,  # [B·J, D]: G, the gradient of s
+    p_factor,  # [B·J, D]: the same, as a factor of products
+    rows,
+    chunks,
+    LAST: tl.constexpr,
+    SECOND: tl.constexpr,  # whether nothing was asked before
+    D_POSES: tl.constexpr,
+    D_LENGTHS: tl.constexpr,
+    SQUASH: tl.constexpr,
+    D: tl.constexpr,
+    BR: tl.constexpr,
+    BC: tl.constexpr,
+    BD: tl.constexpr,
+):
+    """Add up what is asked of an iteration's poses and take it back through the squash."""
+    r = tl.program_id(0) * BR + tl.arange(0, BR)
+    d = tl.arange(0, BD)
+    inside = (r[:, None] < rows) & (d[None, :] < D)
+    at = r[:, None].to(tl.int64) * D + d[None, :]
+    s = tl.load(p_raw + at, mask=inside, other=0.0)
+    n = tl.sqrt(tl.sum(s * s, 1))
+    unit = s / tl.where(n > 0.0, n, 1.0)[:, None]
+    if LAST:
+        asked = tl.zeros([BR, BD], tl.float32)
+        if D_POSES:
+            asked += tl.load(p_d_poses + at, mask=inside, other=0.0).to(tl.float32)
+        if D_LENGTHS:
+            asked += unit * tl.load(p_d_lengths + r, mask=r < rows, other=0.0).to(tl.float32)[:, None]
+    else:
+        asked = _add_chunks(p_parts, at, inside, rows * D, chunks, BC, BR, BD)
+        if not SECOND:
+            asked += tl.load(p_asked + at, mask=inside, other=0.0)
+        tl.store(p_asked + at, asked, mask=inside)
+    g, along = squash_scales(n, SQUASH)
+    across = tl.sum(unit * asked, 1)
+    pull = asked * g[:, None] + unit * ((along - g) * across)[:, None]
+    tl.store(p_pull + at, pull, mask=inside)
+    tl.store(p_factor + at, pull, mask=inside)
+
+
+@triton.jit
+def _add_chunks(p_parts, at, inside, size, chunks, BC: tl.constexpr, BR: tl.constexpr, BD: tl.constexpr):
+    total = tl.zeros([BR, BD], tl.float32)
+    c = tl.arange(0, BC)[:, None, None]
+    for first in range(0, chunks, BC):
+        far = (first + c).to(tl.int64) * size
+        total += tl.sum(tl.load(p_parts + far + at[None], mask=(first + c < chunks) & inside[None], other=0.0), 0)
+    return total
+
+
+@triton.jit
+def gradients_kernel(
+    p_poses,  # [B, I, P]
+    p_weight,  # [I or 1, J, P/R, D/R]
+    p_first,  # [I, J]: couplings of the first iteration
+    p_prior,  # [I, J]
+    p_pairs,  # [T−1, 2, B, J, D]: S and G of the later iterations
+    p_pull,  # [B, J, D]: G of the first
+    p_levels,  # [T−1, B, I]
+    p_means,  # [T−1, B, I]
+    p_d_poses,  # [B, I, P]
+    p_d_weight,  # [splits, I, J, P, D/R], or [splits, chunks·BI, J, P, D/R] for one weight
+    p_d_first,  # [splits, I, J]
+    p_d_prior,  # [splits, I, J]
+    B,
+    I,
+    step,
+    tiles,  # of lower capsules that a program goes through
+    blocks,  # of samples that a program goes through
+    uniform,  # coupling of the first iteration where none are given
+    T: tl.constexpr,
+    FIRST: tl.constexpr,
+    PRIOR: tl.constexpr,
+    SHARED: tl.constexpr,
+    J: tl.constexpr,
+    P: tl.constexpr,
+    D: tl.constexpr,
+    R: tl.constexpr,
+    BB: tl.constexpr,
+    BI: tl.constexpr,
+    BP: tl.constexpr,
+    BD: tl.constexpr,
+    TYPE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """∂û_ij = Σ_t c^t G^t_j + ∂b^t S^(t−1)_j, turned at once into gradients of poses, weight, first couplings and prior."""
+    chunk, split = tl.program_id(0), tl.program_id(1)
+    b = tl.arange(0, BB)
+    d = tl.arange(0, BD)
+    k = tl.arange(0, BI * BP)
+    e = tl.arange(0, BI)
+    which, row = pair_row(tl.arange(0, 2 * BB))
+    at_weight = weight_places(k, d, step, P, D, R, BP)
+    # the gradient has a matrix of its own for every row of a matrix pose, added up later.
+    at_d_weight = (lower(k, BP) * (J * P) + value(k, BP))[:, None] * (D // R) + d[None, :] % (D // R)
+    at_u = (b[:, None] * I + lower(k, BP)[None, :]) * P + value(k, BP)[None, :]
+    at_each = b[:, None] * I + e[None, :]
+    at_x = b[:, None] * (J * D) + d[None, :]
+    at_pair = (which * B + row)[:, None] * (J * D) + d[None, :]
+    upper, lowers = B.to(tl.int64) * (2 * J * D), B.to(tl.int64) * I
+    for tile in range(tiles):
+        start = (chunk * tiles + tile) * BI
+        left = I - start
+        w_mask = weight_mask(k, d, left, P, D, R, BP, BD)
+        p_w = p_weight + start.to(tl.int64) * step + at_weight
+        if SHARED:
+            place = (split * tl.num_programs(0) + chunk) * BI
+            # every place is written once, though a last tile may lack lower capsules.
+            d_mask = weight_mask(k, d, tl.where(tile == 0, BI, left), P, D, R, BP, BD)
+        else:
+            place = split * I + start
+            d_mask = w_mask
+        p_d_w = p_d_weight + place.to(tl.int64) * (J * P * (D // R)) + at_d_weight
+        for block in range(blocks):
+            begin = (split * blocks + block) * BB
+            there = begin + b < B
+            x_mask = upper_mask(there, d, D, BD)
+            pair_mask = upper_mask(begin + row < B, d, D, BD)
+            p_x = p_pull + begin.to(tl.int64) * (J * D) + at_x
+            p_pair = p_pairs + begin.to(tl.int64) * (J * D) + at_pair
+            each_mask = there[:, None] & (e[None, :] < left)
+            u_mask = there[:, None] & (lower(k, BP)[None, :] < left) & (value(k, BP)[None, :] < P)
+            tile_at = begin.to(tl.int64) * I + start
+            u = tl.load(p_poses + tile_at * P + at_u, mask=u_mask, other=0.0).to(tl.float32)
+            u_rows = twice(u, BB, BI * BP)
+            d_u = tl.zeros([BB, BI * BP], tl.float32)
+            levels = ()
+            means = ()
+            for t in tl.static_range(T - 1):
+                levels = levels + (tl.load(p_levels + t * lowers + tile_at + at_each, mask=each_mask, other=0.0),)
+                means = means + (tl.load(p_means + t * lowers + tile_at + at_each, mask=each_mask, other=0.0),)
+            for j in range(J):
+                w = tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0)
+                x = tl.load(p_x + j * D, mask=x_mask, other=0.0)
+                z = product(x, tl.trans(w), PRECISION)
+                at_c = (split * I + start).to(tl.int64) * J + e * J + j
+                if FIRST:
+                    c = to_pose(tl.broadcast_to(_given(p_first, start, j, left, BI, J, True), [BB, BI]), BB, BI, BP)
+                    add(p_d_first + at_c, tl.sum(over_pose(u * z, BB, BI, BP), 0), e < left, block == 0)
+                else:
+                    c = uniform
+                d_u += z * c
+                d_w = product(tl.trans((u * c).to(TYPE)), x, PRECISION)
+                d_b = tl.zeros([BI], tl.float32)
+                for t in tl.static_range(T - 1):
+                    x = tl.load(p_pair + t * upper + j * D, mask=pair_mask, other=0.0)
+                    z = product(x, tl.trans(w), PRECISION)
+                    logit, pull = apart(over_pose(u_rows * z, 2 * BB, BI, BP), BB, BI)
+                    share = tl.exp(logit + _given(p_prior, start, j, left, BI, J, PRIOR) - levels[t])
+                    asked = share * (pull - means[t])
+                    if PRIOR:
+                        d_b += tl.sum(asked, 0)
+                    # ∂b goes with S, c with G.
+                    c = to_pose(together(asked, share, BB, BI), 2 * BB, BI, BP)
+                    d_u += over_pair(z * c, BB, BI * BP)
+                    d_w = tl.dot(tl.trans((u_rows * c).to(TYPE)), x, d_w, input_precision=PRECISION)
+                if PRIOR:
+                    add(p_d_prior + at_c, d_b, e < left, block == 0)
+                add(p_d_w + j * (P * (D // R)), d_w, d_mask, (block == 0) & ((tile == 0) | (not SHARED)))
+            tl.store(p_d_poses + tile_at * P + at_u, d_u, mask=u_mask)

@@ -1,0 +1,340 @@
+"""EM routing on GPUs that never stores votes (docs/routing.md, "Routing without votes").
+
+EM squares the votes, so a tile of them has to be made: the poses of BI lower capsules, [BB, BI·BP], times their weights along
+the diagonal of a matrix [BI·BP, BI·BD], on the matrix units. The tile [BB, BI·BD] lives in registers and is made again for
+every iteration. A mean is found before the squares around it are summed: a Gaussian may close in on few votes, and a variance
+from sums around any other point would lose its digits there.
+
+``levels_kernel`` sums over upper capsules, ``sums_kernel`` over lower ones, on the way there and back; ``finish_kernel`` and
+``turn_kernel`` (``triton_em_small``) do what is left for every upper capsule, ``gradients_kernel`` makes the gradients.
+Programs write their own sums, which are added in a fixed order: results are the same every time.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from capsella.kernels._blocks import add, product
+
+
+@triton.jit
+def weight_diagonal(m, n, step, P: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BP: tl.constexpr, BD: tl.constexpr):
+    """Where the weights of a tile's lower capsules lie that stand along the diagonal of [BI·BP, BI·BD]."""
+    p, d = m[:, None] % BP, n[None, :] % BD
+    return m[:, None] // BP * step + p % (P // R) * (D // R) + d % (D // R)
+
+
+@triton.jit
+def diagonal_mask(m, n, left, P: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BP: tl.constexpr, BD: tl.constexpr):
+    """Which places of [BI·BP, BI·BD] hold a weight, if ``left`` lower capsules are left."""
+    i, p, d = m[:, None] // BP, m[:, None] % BP, n[None, :] % BD
+    inside = (i == n[None, :] // BD) & (i < left)
+    if P != BP:
+        inside = inside & (p < P)
+    if D != BD:
+        inside = inside & (d < D)
+    if R > 1:
+        inside = inside & (p // (P // R) == d // (D // R))
+    return inside
+
+
+@triton.jit
+def _to_votes(x, BB: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr):
+    """Repeat [BB, BD] for every lower capsule, to [BB, BI·BD]."""
+    return tl.reshape(tl.broadcast_to(tl.reshape(x, [BB, 1, BD]), [BB, BI, BD]), [BB, BI * BD])
+
+
+@triton.jit
+def _to_values(x, BB: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr):
+    """Repeat [BB, BI] for every value, to [BB, BI·BD]."""
+    return tl.reshape(tl.broadcast_to(tl.reshape(x, [BB, BI, 1]), [BB, BI, BD]), [BB, BI * BD])
+
+
+@triton.jit
+def _over_values(x, BB: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr):
+    return tl.sum(tl.reshape(x, [BB, BI, BD]), 2)
+
+
+@triton.jit
+def _over_lower(x, BB: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr):
+    return tl.sum(tl.reshape(x, [BB, BI, BD]), 1)
+
+
+@triton.jit
+def _rows_of_four(record, BB: tl.constexpr, BD: tl.constexpr):
+    """Take [BB, 4·BD] apart; to load what belongs together at once is faster than to load it piece by piece."""
+    x = tl.permute(tl.reshape(record, [BB, 2, 2, BD]), (0, 3, 1, 2))
+    even, odd = tl.split(x)
+    first, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    return first, second, third, fourth
+
+
+@triton.jit
+def _density(votes, record, BB: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr):
+    """Distance of the votes from the mean, 1/σ², and log a_j N(û; μ, σ²) [BB, BI], from a fit μ, 1/σ², constant/D."""
+    mean, inverse, constant, _ = _rows_of_four(record, BB, BD)
+    far = votes - _to_votes(mean, BB, BI, BD)
+    inverse = _to_votes(inverse, BB, BI, BD)
+    return far, inverse, _over_values(_to_votes(constant, BB, BI, BD) - 0.5 * far * far * inverse, BB, BI, BD)
+
+
+@triton.jit
+def _asked(votes, record, BB: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr):
+    """∂L/∂r [BB, BI] of an M-step and what each r pulls its vote by [BB, BI·BD], from μ, A, C, α/D.
+
+    ∂L/∂r_ij = α_j + (û−μ)·A + (û−μ)²·C   and   ∂L/∂û_ij = r_ij (A + 2C(û−μ)).
+    """
+    mean, straight, bent, alpha = _rows_of_four(record, BB, BD)
+    far = votes - _to_votes(mean, BB, BI, BD)
+    straight = _to_votes(straight, BB, BI, BD)
+    bent = far * _to_votes(bent, BB, BI, BD)
+    return _over_values(_to_votes(alpha, BB, BI, BD) + far * (straight + bent), BB, BI, BD), straight + 2 * bent
+
+
+@triton.jit
+def levels_kernel(
+    p_poses,  # [B, I, P]
+    p_weight,  # [I or 1, J, P/R, D/R]
+    p_active,  # [B, I]: activations of the lower capsules
+    p_fit,  # [B, J, 4, BD]: μ, 1/σ², constant/D of the E-step
+    p_pull,  # [B, J, 4, BD]: see _asked
+    p_level,  # [B, I]: log of the softmax's denominator over a_i; written without PULL, read with it
+    p_mean,  # [B, I]: Σ_j R ∂L/∂r; written with PULL
+    B,
+    I,
+    step,
+    PULL: tl.constexpr,
+    J: tl.constexpr,
+    P: tl.constexpr,
+    D: tl.constexpr,
+    R: tl.constexpr,
+    BB: tl.constexpr,
+    BI: tl.constexpr,
+    BP: tl.constexpr,
+    BD: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Sum over upper capsules what the E-step, or the way back through it, needs of all of them."""
+    begin, start = tl.program_id(0) * BB, tl.program_id(1) * BI
+    b = tl.arange(0, BB)
+    e = tl.arange(0, BI)
+    m, n = tl.arange(0, BI * BP), tl.arange(0, BI * BD)
+    there, left = begin + b < B, I - start
+    at_record = begin.to(tl.int64) * (J * 4 * BD) + b[:, None] * (J * 4 * BD) + tl.arange(0, 4 * BD)[None, :]
+    w_mask = diagonal_mask(m, n, left, P, D, R, BP, BD)
+    p_w = p_weight + start.to(tl.int64) * step + weight_diagonal(m, n, step, P, D, R, BP, BD)
+    tile_at = begin.to(tl.int64) * I + start
+    at_u = (b[:, None] * I + m[None, :] // BP) * P + m[None, :] % BP
+    u_mask = there[:, None] & (m[None, :] // BP < left) & (m[None, :] % BP < P)
+    u = tl.load(p_poses + tile_at * P + at_u, mask=u_mask, other=0.0)
+    at_each = tile_at + b[:, None] * I + e[None, :]
+    each_mask = there[:, None] & (e[None, :] < left)
+    active = tl.load(p_active + at_each, mask=each_mask, other=1.0)
+    if PULL:
+        level = tl.load(p_level + at_each, mask=each_mask, other=0.0) + tl.log(active)
+    else:
+        level = tl.full([BB, BI], float("-inf"), tl.float32)
+    total = tl.zeros([BB, BI], tl.float32)
+    for j in range(J):
+        votes = product(u, tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0), PRECISION)
+        fit = tl.load(p_fit + at_record + j * (4 * BD), mask=there[:, None], other=0.0)
+        _, _, logit = _density(votes, fit, BB, BI, BD)
+        if PULL:
+            pull = tl.load(p_pull + at_record + j * (4 * BD), mask=there[:, None], other=0.0)
+            asked, _ = _asked(votes, pull, BB, BI, BD)
+            total += tl.exp(logit - level) * asked
+        else:
+            higher = tl.maximum(level, logit)
+            total = total * tl.exp(level - higher) + tl.exp(logit - higher)
+            level = higher
+    if PULL:
+        tl.store(p_mean + at_each, total, mask=each_mask)
+    else:
+        tl.store(p_level + at_each, level + tl.log(total) - tl.log(active), mask=each_mask)
+
+
+@triton.jit
+def sums_kernel(
+    p_poses,  # [B, I, P]
+    p_weight,  # [I or 1, J, P/R, D/R]
+    p_active,  # [B, I]
+    p_fit,  # [B, J, 4, BD]
+    p_pull,  # [B, J, 4, BD]
+    p_about,  # [B, J, 4, BD]: its first row is k, where powers are taken around something else ("first" and "spread")
+    p_level,  # [B, I]
+    p_mean,  # [B, I]
+    p_out,  # [chunks, 3, B, J, D]
+    B,
+    I,
+    step,
+    tiles,
+    KIND: tl.constexpr,  # "first" (R = 1/J), "step" and "spread" (R from the fit), or "pull"
+    J: tl.constexpr,
+    P: tl.constexpr,
+    D: tl.constexpr,
+    R: tl.constexpr,
+    BB: tl.constexpr,
+    BI: tl.constexpr,
+    BP: tl.constexpr,
+    BD: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Sum x, x(û−k) and x(û−k)² over a chunk of lower capsules for one upper one; x = r, or ∂L/∂z on the way back."""
+    begin = tl.program_id(0) * BB
+    chunk, j = tl.program_id(1), tl.program_id(2)
+    b = tl.arange(0, BB)
+    d = tl.arange(0, BD)
+    e = tl.arange(0, BI)
+    m, n = tl.arange(0, BI * BP), tl.arange(0, BI * BD)
+    there = begin + b < B
+    at_u = (b[:, None] * I + m[None, :] // BP) * P + m[None, :] % BP
+    at_each = begin.to(tl.int64) * I + b[:, None] * I + e[None, :]
+    at_record = (begin.to(tl.int64) * J + j) * (4 * BD) + b[:, None] * (J * 4 * BD)
+    at_w = j * ((P // R) * (D // R)) + weight_diagonal(m, n, step, P, D, R, BP, BD)
+    zeroth = tl.zeros([BB, BI * BD], tl.float32)
+    first = tl.zeros([BB, BI * BD], tl.float32)
+    second = tl.zeros([BB, BI * BD], tl.float32)
+    if KIND != "first":
+        fit = tl.load(p_fit + at_record + tl.arange(0, 4 * BD)[None, :], mask=there[:, None], other=0.0)
+    if KIND == "pull":
+        pull = tl.load(p_pull + at_record + tl.arange(0, 4 * BD)[None, :], mask=there[:, None], other=0.0)
+    if (KIND == "first") | (KIND == "spread"):
+        about = _to_votes(tl.load(p_about + at_record + d[None, :], mask=there[:, None], other=0.0), BB, BI, BD)
+    # what a tile needs of its lower capsules is loaded a tile ahead.
+    start = chunk * tiles * BI
+    p_ahead = p_active if KIND == "first" else p_level
+    ahead = tl.load(p_ahead + start + at_each, mask=there[:, None] & (start + e[None, :] < I), other=0.0)
+    if KIND == "pull":
+        mean_ahead = tl.load(p_mean + start + at_each, mask=there[:, None] & (start + e[None, :] < I), other=0.0)
+    for tile in range(tiles):
+        start = (chunk * tiles + tile) * BI
+        left = I - start
+        w_mask = diagonal_mask(m, n, left, P, D, R, BP, BD)
+        u_mask = there[:, None] & (m[None, :] // BP < left) & (m[None, :] % BP < P)
+        u = tl.load(p_poses + (begin.to(tl.int64) * I + start) * P + at_u, mask=u_mask, other=0.0)
+        votes = product(u, tl.load(p_weight + start.to(tl.int64) * step + at_w, mask=w_mask, other=0.0), PRECISION)
+        here = ahead
+        following = start + BI
+        next_mask = there[:, None] & (following + e[None, :] < I)
+        ahead = tl.load(p_ahead + following + at_each, mask=next_mask, other=0.0)
+        if KIND == "first":
+            x = here / J
+        else:
+            far, _, logit = _density(votes, fit, BB, BI, BD)
+            x = tl.exp(logit - here)
+            if KIND == "pull":
+                mean = mean_ahead
+                mean_ahead = tl.load(p_mean + following + at_each, mask=next_mask, other=0.0)
+                asked, _ = _asked(votes, pull, BB, BI, BD)
+                x *= asked - mean
+        x = tl.where(there[:, None] & (e[None, :] < left), x, 0.0)
+        if (KIND == "first") | (KIND == "spread"):
+            far = votes - about
+        x = _to_values(x, BB, BI, BD)
+        zeroth += x
+        first += x * far
+        if KIND != "step":
+            second += x * far * far
+    plane = B.to(tl.int64) * (J * D)
+    at_out = chunk.to(tl.int64) * (3 * plane) + (begin.to(tl.int64) * J + j) * D + b[:, None] * (J * D) + d[None, :]
+    out_mask = there[:, None] & (d[None, :] < D)
+    tl.store(p_out + at_out, _over_lower(zeroth, BB, BI, BD), mask=out_mask)
+    tl.store(p_out + plane + at_out, _over_lower(first, BB, BI, BD), mask=out_mask)
+    if KIND != "step":
+        tl.store(p_out + 2 * plane + at_out, _over_lower(second, BB, BI, BD), mask=out_mask)
+
+
+@triton.jit
+def gradients_kernel(
+    p_poses,  # [B, I, P]
+    p_weight,  # [I or 1, J, P/R, D/R]
+    p_active,  # [B, I]
+    p_fits,  # [T, B, J, 4, BD]: of the E-steps; the last is not read
+    p_pulls,  # [T, B, J, 4, BD]: of the M-steps
+    p_levels,  # [T−1, B, I]
+    p_means,  # [T−1, B, I]
+    p_d_poses,  # [B, I, P]
+    p_d_weight,  # as in agreement
+    p_d_active,  # [B, I]
+    B,
+    I,
+    step,
+    tiles,
+    blocks,
+    T: tl.constexpr,
+    SHARED: tl.constexpr,
+    J: tl.constexpr,
+    P: tl.constexpr,
+    D: tl.constexpr,
+    R: tl.constexpr,
+    BB: tl.constexpr,
+    BI: tl.constexpr,
+    BP: tl.constexpr,
+    BD: tl.constexpr,
+    TYPE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """∂û = Σ_t r^t (A^t + 2C^t(û−μ^t)) − ∂z^t (û−μ^(t−1))/σ²^(t−1), turned at once into the gradients of the inputs."""
+    chunk, split = tl.program_id(0), tl.program_id(1)
+    b = tl.arange(0, BB)
+    e = tl.arange(0, BI)
+    m, n = tl.arange(0, BI * BP), tl.arange(0, BI * BD)
+    records, lowers = B.to(tl.int64) * (J * 4 * BD), B.to(tl.int64) * I
+    at_u = (b[:, None] * I + m[None, :] // BP) * P + m[None, :] % BP
+    at_each = b[:, None] * I + e[None, :]
+    at_w = weight_diagonal(m, n, step, P, D, R, BP, BD)
+    at_d_weight = (m[:, None] // BP * (J * P) + m[:, None] % BP) * (D // R) + n[None, :] % BD % (D // R)
+    for tile in range(tiles):
+        start = (chunk * tiles + tile) * BI
+        left = I - start
+        w_mask = diagonal_mask(m, n, left, P, D, R, BP, BD)
+        p_w = p_weight + start.to(tl.int64) * step + at_w
+        if SHARED:
+            place = (split * tl.num_programs(0) + chunk) * BI
+            d_mask = diagonal_mask(m, n, tl.where(tile == 0, BI, left), P, D, R, BP, BD)
+        else:
+            place = split * I + start
+            d_mask = w_mask
+        p_d_w = p_d_weight + place.to(tl.int64) * (J * P * (D // R)) + at_d_weight
+        for block in range(blocks):
+            begin = (split * blocks + block) * BB
+            there = begin + b < B
+            at_record = begin.to(tl.int64) * (J * 4 * BD) + b[:, None] * (J * 4 * BD) + tl.arange(0, 4 * BD)[None, :]
+            tile_at = begin.to(tl.int64) * I + start
+            u_mask = there[:, None] & (m[None, :] // BP < left) & (m[None, :] % BP < P)
+            u = tl.load(p_poses + tile_at * P + at_u, mask=u_mask, other=0.0)
+            each_mask = there[:, None] & (e[None, :] < left)
+            active = tl.load(p_active + tile_at + at_each, mask=each_mask, other=0.0)
+            d_u = tl.zeros([BB, BI * BP], tl.float32)
+            d_active = tl.zeros([BB, BI], tl.float32)
+            levels = ()
+            means = ()
+            for t in tl.static_range(T - 1):
+                at = t * lowers + tile_at + at_each
+                levels = levels + (tl.load(p_levels + at, mask=each_mask, other=float("inf")),)
+                mean = tl.load(p_means + at, mask=each_mask, other=0.0)
+                means = means + (mean,)
+                d_active += mean
+            for j in range(J):
+                w = tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0)
+                votes = product(u, w, PRECISION)
+                pull = tl.load(p_pulls + at_record + j * (4 * BD), mask=there[:, None], other=0.0)
+                asked, d_votes = _asked(votes, pull, BB, BI, BD)
+                d_active += asked / J
+                d_votes *= _to_values(active / J, BB, BI, BD)
+                for t in tl.static_range(T - 1):
+                    fit = tl.load(p_fits + t * records + at_record + j * (4 * BD), mask=there[:, None], other=0.0)
+                    far, inverse, logit = _density(votes, fit, BB, BI, BD)
+                    pull = tl.load(p_pulls + (t + 1) * records + at_record + j * (4 * BD), mask=there[:, None], other=0.0)
+                    asked, pulled = _asked(votes, pull, BB, BI, BD)
+                    r = tl.exp(logit - levels[t])
+                    d_votes += pulled * _to_values(r, BB, BI, BD)
+                    d_votes -= far * inverse * _to_values(r * (asked - means[t]), BB, BI, BD)
+                narrow = d_votes.to(TYPE)
+                d_u = tl.dot(narrow, tl.trans(w), d_u, input_precision=PRECISION)
+                d_w = product(tl.trans(u), narrow, PRECISION)
+                add(p_d_w + j * (P * (D // R)), d_w, d_mask, (block == 0) & ((tile == 0) | (not SHARED)))
+            tl.store(p_d_poses + tile_at * P + at_u, d_u, mask=u_mask)
+            tl.store(p_d_active + tile_at + at_each, d_active, mask=each_mask)

@@ -1,0 +1,150 @@
+"""Which calls plain PyTorch without votes takes, and what the dispatcher and the compiler make of it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from capsella import routing
+from capsella.routing import UnsupportedCall
+from capsella.routing.dispatch import choices
+from capsella.testing import Case, generator, make_options
+
+NAMES = {"agreement": "tiled", "em": "tiled", "uniform": "matmul", "trainable": "matmul", "quadratic": "matmul"}
+LARGE = Case("large", B=16, I=240, J=10, D=16, P=8)
+everything = pytest.mark.parametrize("name", sorted(NAMES))
+
+
+def arguments(name: str, case: Case, *, shared: bool = False, **options: Any) -> tuple[tuple[Tensor, Tensor], dict[str, Any]]:
+    rng = generator(0)
+    poses = torch.randn(case.B, case.I, options.get("rows", 1) * case.P, generator=rng)
+    weight = torch.randn(1 if shared else case.I, case.J, case.P, case.D, generator=rng) * 0.1
+    return (poses, weight), make_options(name, case, dtype=torch.float32) | options
+
+
+def chosen(name: str, case: Case, **options: Any) -> str:
+    tensors, options = arguments(name, case, **options)
+    with choices() as made:
+        routing.vote_and_route(name, *tensors, **options)
+    return made[0][1].name
+
+
+@everything
+def test_many_votes_are_not_made(name: str) -> None:
+    assert chosen(name, LARGE) == NAMES[name]
+    assert chosen(name, LARGE, shared=True) == NAMES[name]
+
+
+@everything
+def test_votes_that_are_given_are_routed_by_the_reference(name: str) -> None:
+    votes = torch.randn(LARGE.B, LARGE.I, LARGE.J, LARGE.D)
+    with choices() as made:
+        getattr(routing, name)(votes, **make_options(name, LARGE, dtype=torch.float32))
+    assert made[0][1].name == "reference"
+
+
+@everything
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_empty_batch_is_routed(name: str, shared: bool) -> None:
+    case = Case("empty", B=0, I=100, J=10, D=16, P=8)
+    (poses, weight), options = arguments(name, case, shared=shared)
+    weight.requires_grad_()
+    result = routing.vote_and_route(name, poses, weight, **options)
+    assert result.poses.shape == (0, 10, 16)
+    (gradient,) = torch.autograd.grad(result.poses.sum(), weight)
+    assert not gradient.any()
+
+
+REFUSALS = [
+    ("agreement", Case("few", B=8, I=16, J=4, D=8, P=8), {}, r"tiled: B·I·J·D is 4096; expected at least 65536"),
+    ("em", Case("few", B=8, I=16, J=4, D=8, P=8), {}, r"tiled: B·I·J·D is 4096; expected at least 524288"),
+    ("em", Case("few", B=8, I=16, J=4, D=8, P=8), {"shared": True}, r"B·I·J·D is 4096; expected at least 524288"),
+    ("agreement", Case("one", B=1, I=1000, J=10, D=16, P=8), {}, r"tiled: B is 1; expected at least 8"),
+    ("trainable", Case("one", B=1, I=1000, J=10, D=16, P=8), {}, r"matmul: B is 1; expected at least 8"),
+    ("em", Case("rows", B=24, I=240, J=10, D=8, P=4), {"rows": 2}, r"B·I·J·D is 921600; expected at least 2097152"),
+    (
+        "quadratic",
+        Case("per sample", B=16, I=10, J=10, D=16, P=8),
+        {"couplings": torch.ones(16, 10, 10)},
+        r"matmul: couplings has a batch axis; expected \[I, J\]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "case", "options", "reason"), REFUSALS)
+def test_what_the_reference_does_faster_is_refused_with_a_reason(
+    name: str, case: Case, options: dict[str, Any], reason: str
+) -> None:
+    assert chosen(name, case, **options) == "reference"
+    tensors, given = arguments(name, case, **options)
+    with pytest.raises(UnsupportedCall, match=reason):
+        routing.vote_and_route(name, *tensors, impl=NAMES[name], **given)
+    assert re.search(rf"{NAMES[name]} +vote_and_route +refuses: .*expected", routing.explain(name, *tensors, **given))
+
+
+def test_one_iteration_of_agreement_is_a_product_at_any_size() -> None:
+    few = Case("few", B=1, I=3, J=2, D=2, P=2)
+    assert chosen("agreement", few) == "reference"
+    assert chosen("agreement", few, num_iters=1) == "tiled"
+
+
+def test_couplings_with_a_batch_axis_of_one_are_the_same_for_all_samples() -> None:
+    assert chosen("trainable", LARGE, couplings=torch.ones(1, LARGE.I, LARGE.J)) == "matmul"
+
+
+def test_every_way_to_import_routing_has_all_implementations() -> None:
+    for code in ("import capsella.routing.base as r", "from capsella.routing import agreement", "import capsella.nn"):
+        count = "from capsella.routing.base import IMPLEMENTATIONS as found; print(sorted({e.name for e in found}))"
+        done = subprocess.run([sys.executable, "-c", f"{code}; {count}"], capture_output=True, text=True, check=True)
+        assert {"matmul", "reference", "tiled"} <= set(re.findall(r"\w+", done.stdout))
+
+
+@everything
+@pytest.mark.parametrize("shared", [False, True])
+def test_it_compiles_to_one_graph_forward_and_backward(name: str, shared: bool) -> None:
+    (poses, weight), options = arguments(name, LARGE, shared=shared)
+    inputs = [poses.requires_grad_(), weight.requires_grad_()]
+
+    def run(poses: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        result = routing.vote_and_route(name, poses, weight, **options)
+        assert result.couplings is not None
+        return result.poses, result.couplings
+
+    torch._dynamo.reset()
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    results = [function(*inputs) for function in (compiled, run)]
+    for got, expected in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected)
+    gradients = [torch.autograd.grad(sum(tensor.square().sum() for tensor in result), inputs) for result in results]
+    torch.testing.assert_close(*gradients)
+
+
+@everything
+def test_under_autocast_poses_keep_their_dtype_and_sums_are_wide(name: str) -> None:
+    (poses, weight), options = arguments(name, LARGE)
+    exact = routing.vote_and_route(name, poses.bfloat16().float(), weight, **options)
+    with torch.autocast("cpu", torch.bfloat16), choices() as made:
+        result = routing.vote_and_route(name, poses.bfloat16(), weight, **options)
+    assert made[0][1].name == NAMES[name]
+    assert torch.equal(result.poses, exact.poses.bfloat16())
+
+
+@everything
+def test_an_exported_program_is_for_every_batch(name: str) -> None:
+    (poses, weight), options = arguments(name, LARGE)
+    given = options.pop("activations", None)
+
+    class Layer(torch.nn.Module):
+        def forward(self, poses: Tensor) -> Tensor:
+            extra = {} if given is None else {"activations": poses.square().mean(dim=-1).sigmoid()}
+            return routing.vote_and_route(name, poses, weight, **options, **extra).poses
+
+    program = torch.export.export(Layer(), (poses,), dynamic_shapes={"poses": {0: torch.export.Dim("batch")}})
+    for count in (1, LARGE.B):
+        torch.testing.assert_close(program.module()(poses[:count]), Layer()(poses[:count]))
