@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from capsella import __numerics__, __version__
+
+# before anything of ours runs: what else the machine is busy with.
+_LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 class WrongValues(RuntimeError):
@@ -76,6 +81,14 @@ def bandwidth(device: torch.device) -> float:
     return 2 * size / statistics.median(seconds(lambda: target.copy_(source), device))
 
 
+def product_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Return operations per second of a large matrix product, a multiplication and an addition counted as two."""
+    size = 8192 if device.type == "cuda" else 1024
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    product = torch.empty_like(left)
+    return 2 * size**3 / statistics.median(seconds(lambda: torch.mm(left, right, out=product), device))
+
+
 def device_name(device: torch.device) -> str:
     """Return the name of the chip."""
     if device.type == "cuda":
@@ -83,13 +96,27 @@ def device_name(device: torch.device) -> str:
     return f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
 
 
-def record(kind: str, device: torch.device, readings: list[Reading], **facts: Any) -> dict[str, Any]:
-    """Return a record of readings that JSON can hold."""
+def file_name(kind: str, device: torch.device) -> str:
+    """Return what a record is called under ``results/bench``: kind, device and torch's version.
+
+    Example:
+        >>> file_name("routing", torch.device("cpu")).startswith("routing-cpu-")
+        True
+    """
+    chip = f"cpu-{torch.get_num_threads()}-cores" if device.type == "cpu" else device_name(device).lower()
+    slug = re.sub(r"[^a-z0-9]+", "-", chip).strip("-")
+    return f"{kind}-{slug}-torch{torch.__version__.partition('+')[0]}.json"
+
+
+def record(kind: str, device: torch.device, readings: Sequence[Any], **facts: Any) -> dict[str, Any]:
+    """Return a record of readings, dataclasses all, that JSON can hold."""
     return {
         "kind": kind,
         "device": device_name(device),
         "torch": torch.__version__,
         "python": platform.python_version(),
+        # of a GPU's machine too: steps are launched from there.
+        "load_before": _LOAD,
         "capsella": __version__,
         "numerics": __numerics__,
         **facts,

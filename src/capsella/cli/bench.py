@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from capsella.cli import bench_tables
 from capsella.cli.mistakes import users_mistakes
 
+if TYPE_CHECKING:
+    import torch
+
 bench = typer.Typer(name="bench")
+
+Device = Annotated[str | None, typer.Option(help="cpu or cuda; a GPU if there is one.")]
+Out = Annotated[Path | None, typer.Option(help="Write the record to this JSON file, after every reading.")]
+Root = Annotated[Path | None, typer.Option(readable=False, help="The data directory.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Small sizes and short timings, to see that it works.")]
 
 
 @bench.callback(invoke_without_command=True)
@@ -25,62 +35,326 @@ def verbs(context: typer.Context) -> None:
 
 @bench.command("data")
 def data(
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; a GPU if there is one.")] = None,
+    device: Device = None,
     batch_size: Annotated[int, typer.Option(help="Images of a batch.")] = 128,
     images: Annotated[int | None, typer.Option(help="Images drawn in each repeat, if not about a second's worth.")] = None,
-    root: Annotated[Path | None, typer.Option(readable=False, help="The data directory.")] = None,
+    root: Root = None,
     out: Annotated[Path | None, typer.Option(help="Write the record to this JSON file.")] = None,
 ) -> None:
     """Time drawing batches and loading MNIST."""
-    import torch
-
     from capsella.bench.data import measure
     from capsella.bench.timing import WrongValues
-    from capsella.data.places import is_writable, whole_or_nothing
     from capsella.errors import check_count
 
     with users_mistakes():
         check_count("--batch-size", batch_size)
         if images is not None:
             check_count("--images", images)
-        if out is not None and (out.is_dir() or not is_writable(out.parent)):
-            raise ValueError(f"--out={out} cannot be written to; expected a file in a folder of yours")
-        chosen = torch.device(_device(device))
+        _check_out(out)
+        chosen = _device(device)
         try:
             found = measure(chosen, root=root, batch_size=batch_size, images=images)
         except WrongValues as error:
             typer.echo(f"capsella: {error}", err=True)
             raise typer.Exit(1) from error
-    _print(Console(highlight=False), found)
+    bench_tables.print_data(_console(), found)
+    _write(out, found)
+
+
+@bench.command("routing")
+def routing(
+    device: Device = None,
+    case: Annotated[list[str] | None, typer.Option(help="Sizes by name, such as capsnet-28; all if left out.")] = None,
+    algorithm: Annotated[list[str] | None, typer.Option(help="Algorithms by name; all if left out.")] = None,
+    precision: Annotated[list[str] | None, typer.Option(help="float32, bfloat16 or mixed; by the device if left out.")] = None,
+    budget: Annotated[float, typer.Option(help="Seconds of each timing.")] = 0.3,
+    compiled: Annotated[bool, typer.Option("--compiled/--no-compiled", help="With torch.compile where a bar asks.")] = True,
+    quick: Quick = False,
+    out: Out = None,
+) -> None:
+    """Time every implementation of every algorithm, forward and backward, after a check of its values."""
+    with users_mistakes():
+        _check_out(out)
+        chosen = _device(device)
+        from capsella.bench import routing as bench_routing
+        from capsella.bench.problems import PRECISIONS
+        from capsella.errors import check_choice, check_number
+
+        check_number("--budget", budget, above=0)
+        for name in precision or ():
+            check_choice("precision", name, PRECISIONS)
+        todo = bench_routing.problems(
+            chosen, quick=quick, only=case or (), algorithms=algorithm or (), precisions=precision or ()
+        )
+    speeds = bench_routing.Speeds.of(chosen, list(dict.fromkeys(problem.precision for problem in todo)))
+    with_compiler = bench_routing.COMPILED if compiled and not quick else ()
+    readings = bench_routing.measure(
+        todo, chosen, budget=min(budget, 0.02) if quick else budget, compiled=with_compiler, speeds=speeds, say=_say
+    )
+    found = _collect("routing", chosen, readings, out, lambda _: bench_routing.facts(chosen, speeds))
+    bench_tables.print_routing(_console(), found)
+    _fail_if_red(found)
+
+
+@bench.command("step")
+def step(
+    device: Device = None,
+    model: Annotated[list[str] | None, typer.Option(help="Models by name; on a CPU small ones if left out.")] = None,
+    size: Annotated[list[int] | None, typer.Option(help="Pixels a side; 28 and on a GPU 40 if left out.")] = None,
+    precision: Annotated[list[str] | None, typer.Option(help="bf16 or float32; both on a GPU if left out.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images of a step; 128, on a CPU 32 if left out.")] = None,
+    budget: Annotated[float, typer.Option(help="Seconds of each timing.")] = 0.5,
+    plain: Annotated[bool, typer.Option("--plain", help="Time the step without --fast too.")] = False,
+    large: Annotated[bool | None, typer.Option("--large/--no-large", help="224×224 images; on a GPU if left out.")] = None,
+    epoch: Annotated[bool | None, typer.Option("--epoch/--no-epoch", help="An epoch of MNIST; on a GPU if left out.")] = None,
+    root: Root = None,
+    quick: Quick = False,
+    out: Out = None,
+) -> None:
+    """Time a whole training step as `capsella train --fast` takes it, after a check of its first losses."""
+    with users_mistakes():
+        _check_out(out)
+        chosen = _device(device)
+        from capsella.bench import step as bench_step
+        from capsella.bench.epoch import everything
+        from capsella.errors import check_choice, check_count, check_number
+        from capsella.models.registry import list_models
+
+        check_number("--budget", budget, above=0)
+        for name in precision or ():
+            check_choice("precision", name, tuple(bench_step.BOUND))
+        for name in model or ():
+            check_choice("model", name, list_models())
+        for count in size or ():
+            check_count("--size", count)
+        if batch_size is not None:
+            check_count("--batch-size", batch_size)
+        gpu = chosen.type == "cuda" and not quick
+        todo = bench_step.jobs(
+            chosen,
+            models=model or (("capsnet_small",) if quick else ()),
+            sizes=size or ((28,) if quick else ()),
+            precisions=precision or (),
+            batch_size=batch_size or (8 if quick else None),
+        )
+    todo = bench_step.with_plain(todo) if plain else todo
+    todo += bench_step.large_jobs() if (gpu if large is None else large) else []
+    readings = everything(
+        todo, chosen, budget=min(budget, 0.05) if quick else budget, epoch=gpu if epoch is None else epoch, root=root, say=_say
+    )
+    found = _collect("step", chosen, readings, out, lambda done: bench_step.facts(chosen, done))
+    bench_tables.print_step(_console(), found)
+    _fail_if_red(found)
+
+
+@bench.command("bars")
+def bars(
+    device: Device = None,
+    part: Annotated[str, typer.Option(help="routing, step or all.")] = "all",
+    root: Root = None,
+    out: Annotated[Path | None, typer.Option(help="Write the record to this JSON file.")] = None,
+) -> None:
+    """Measure what the speed must be and say plainly which bars are missed."""
+    with users_mistakes():
+        _check_out(out)
+        chosen = _device(device)
+        from capsella.bench import bars as bench_bars
+        from capsella.bench.timing import record
+        from capsella.errors import check_choice
+
+        check_choice("--part", part, ("routing", "step", "all"))
+    readings = bench_bars.measure(chosen, part=part, root=root, say=_say)
+    found = record("bars", chosen, readings, verdicts=[reading.verdict for reading in readings])
+    bench_tables.print_bars(_console(), found)
+    _write(out, found)
+
+
+@bench.command("growth")
+def growth(
+    device: Device = None,
+    algorithm: Annotated[list[str] | None, typer.Option(help="Algorithms by name; agreement and em if left out.")] = None,
+    precision: Annotated[str, typer.Option(help="float32, bfloat16 or mixed.")] = "float32",
+    budget: Annotated[float, typer.Option(help="Seconds of each timing.")] = 0.1,
+    quick: Quick = False,
+    out: Out = None,
+) -> None:
+    """Time routing along each of its sizes, and fit the powers that time and memory grow with."""
+    with users_mistakes():
+        _check_out(out)
+        chosen = _device(device)
+        from capsella.bench import growth as bench_growth
+        from capsella.bench.problems import PRECISIONS
+        from capsella.errors import check_choice, check_number
+        from capsella.routing import get
+
+        check_number("--budget", budget, above=0)
+        check_choice("precision", precision, PRECISIONS)
+        for name in algorithm or ():
+            get(name)
+    readings = bench_growth.measure(
+        chosen, algorithms=algorithm or ("agreement", "em"), precision=precision, quick=quick, budget=budget, say=_say
+    )
+    found = _collect("growth", chosen, readings, out, bench_growth.facts)
+    bench_tables.print_growth(_console(), found)
+    _fail_if_red(found)
+
+
+@bench.command("attention")
+def attention(
+    device: Device = None,
+    budget: Annotated[float, typer.Option(help="Seconds of each timing.")] = 0.2,
+    quick: Quick = False,
+    out: Out = None,
+) -> None:
+    """Time routing by agreement and multi-head attention at equal sizes, beside mitterreiter2023's formulas."""
+    with users_mistakes():
+        _check_out(out)
+        chosen = _device(device)
+        from capsella.bench import attention as bench_attention
+        from capsella.errors import check_number
+
+        check_number("--budget", budget, above=0)
+    readings = bench_attention.measure(chosen, quick=quick, budget=budget, say=_say)
+    found = _collect("attention", chosen, readings, out, lambda done: bench_attention.facts(chosen, done))
+    bench_tables.print_attention(_console(), found)
+    _fail_if_red(found)
+
+
+@bench.command("all")
+def everything(
+    out: Annotated[Path, typer.Option(help="Write one JSON file for each kind into this folder.")],
+    device: Device = None,
+    kind: Annotated[list[str] | None, typer.Option(help="routing, step, growth, attention; all if left out.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Take no further reading after so long.")] = None,
+    root: Root = None,
+    quick: Quick = False,
+) -> None:
+    """Measure everything: routing, training, growth, attention, and the bars that follow from them."""
+    with users_mistakes():
+        _check_folder(out)
+        chosen = _device(device)
+        from capsella.bench import bars as bench_bars
+        from capsella.bench import suite
+        from capsella.bench.timing import file_name, record
+        from capsella.errors import check_choice, check_number
+
+        for name in kind or ():
+            check_choice("kind", name, suite.KINDS)
+        if minutes is not None:
+            check_number("--minutes", minutes, above=0)
+    end = None if minutes is None else time.monotonic() + 60 * minutes
+    taken: dict[str, list[Any]] = {}
+    red = False
+    for each in suite.kinds(chosen, only=kind or suite.KINDS, quick=quick, root=root, say=_say):
+        taken[each.name] = []
+        found = _collect(
+            each.name, chosen, each.readings, out / file_name(each.name, chosen), each.facts, end, taken[each.name]
+        )
+        bench_tables.PRINTERS[each.name](_console(), found)
+        red = _say_red(found) or red
+    judged = [] if quick else bench_bars.judge(chosen, taken.get("routing"), taken.get("step"))
+    if judged:
+        found = record("bars", chosen, judged, verdicts=[reading.verdict for reading in judged])
+        bench_tables.print_bars(_console(), found)
+        _write(out / file_name("bars", chosen), found)
+    if red:
+        raise typer.Exit(1)
+
+
+@bench.command("page")
+def page(
+    results: Annotated[Path, typer.Option(help="The folder of the records.")] = Path("results/bench"),
+    out: Annotated[Path, typer.Option(help="The folder of the page.")] = Path("docs"),
+) -> None:
+    """Write speed.md and its pictures from records."""
+    from capsella.data.places import whole_or_nothing
+    from capsella.report.speed import read_records, speed_page
+
+    with users_mistakes():
+        _check_folder(out)
+        files = speed_page(read_records(results))
+    for name, text in files.items():
+        with whole_or_nothing(out / name) as file:
+            file.write(text.encode())
+    _console().print(f"{out / 'speed.md'} and {len(files) - 1} pictures", markup=False)
+
+
+def _collect(
+    kind: str,
+    device: torch.device,
+    readings: Iterable[Any],
+    out: Path | None,
+    facts: Callable[[list[Any]], dict[str, Any]],
+    end: float | None = None,
+    done: list[Any] | None = None,
+) -> dict[str, Any]:
+    """Gather readings into a record that is on disk, whole, after every one of them; stop at ``end``."""
+    from capsella.bench.timing import record
+
+    done = [] if done is None else done
+    for reading in readings:
+        done.append(reading)
+        _write(out, record(kind, device, done, **facts(done)))
+        if end is not None and time.monotonic() > end:
+            _say(f"{kind}: stopped after {len(done)} readings, the time is over")
+            break
+    return record(kind, device, done, **facts(done))
+
+
+def _say_red(found: dict[str, Any]) -> bool:
+    """Say what did not pass the gate, and tell whether there is any."""
+    keys = ("algorithm", "model", "case", "axis", "n", "size", "precision", "implementation")
+    wrong = [reading for reading in found["readings"] if reading["problem"].startswith(("wrong", "fails"))]
+    lines = [f"{', '.join(str(each[key]) for key in keys if key in each)}: {each['problem']}" for each in wrong]
+    # one that is wrong is so in both passes.
+    for line in dict.fromkeys(lines):
+        typer.echo(f"capsella: {line}; it was not timed", err=True)
+    return bool(wrong)
+
+
+def _fail_if_red(found: dict[str, Any]) -> None:
+    if _say_red(found):
+        raise typer.Exit(1)
+
+
+def _check_folder(out: Path) -> None:
+    from capsella.data.places import is_writable
+
+    if out.is_file() or not is_writable(out):
+        raise ValueError(f"--out={out} cannot be written to; expected a folder of yours")
+
+
+def _check_out(out: Path | None) -> None:
+    from capsella.data.places import is_writable
+
+    if out is not None and (out.is_dir() or not is_writable(out.parent)):
+        raise ValueError(f"--out={out} cannot be written to; expected a file in a folder of yours")
+
+
+def _write(out: Path | None, found: dict[str, Any]) -> None:
+    from capsella.data.places import whole_or_nothing
+
     if out is not None:
         with whole_or_nothing(out) as file:
             file.write((json.dumps(found, indent=1) + "\n").encode())
 
 
-def _device(name: str | None) -> str:
+def _console() -> Console:
+    return Console(highlight=False)
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _device(name: str | None) -> torch.device:
     """Return a device that is there."""
     import torch
 
     if name is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise ValueError(f"--device={name} is unknown; expected cpu, cuda or cuda:0")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"--device={name} is not here: torch {torch.__version__} sees no GPU; use --device cpu")
-    return name
-
-
-def _print(console: Console, found: dict[str, Any]) -> None:
-    title = f"{found['kind']} on {found['device']}, torch {found['torch']}, batches of {found['batch_size']}"
-    table = Table("what", title=title, title_justify="left")
-    for name in ("median", "lowest", "highest", "floor"):
-        table.add_column(name, justify="right")
-    floors = {}
-    for reading in found["readings"]:
-        values = (reading["median"], reading["low"], reading["high"], reading["floor"])
-        shown = [f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" for value in values]
-        table.add_row(f"{reading['name']}, {reading['unit']}", *shown)
-        floors[reading["name"].rsplit(", ", 1)[0]] = reading["floor_says"]
-    console.print(table)
-    for name, says in floors.items():
-        console.print(f"floor of {name}: {says}")
+    return torch.device(name)

@@ -1,0 +1,206 @@
+"""What the speed must be and should be, beside what was measured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from capsella.bench.epoch import everything
+from capsella.bench.problems import PRECISIONS, REFERENCE
+from capsella.bench.routing import BOTH, RoutingReading, problems
+from capsella.bench.routing import measure as measure_routing
+from capsella.bench.step import EPOCH, STEP, StepReading, jobs, large_jobs
+
+MS, GIB = 1e-3, float(1 << 30)
+
+PART_OF_STEP = "mixed"
+"""The precision in which a bf16 training step calls routing."""
+
+ROUTING_CASES = ("capsnet-28", "capsnet-40")
+
+
+@dataclass(frozen=True)
+class BarReading:
+    """One bar.
+
+    Attributes:
+        what: is measured.
+        unit: of the three numbers.
+        must: the bar; 0 where the line only informs.
+        aim: what would be better; 0 if none is set.
+        measured: by us; None where it could not be measured.
+        higher: whether more is better.
+        says: how it was measured, or why it was not.
+    """
+
+    what: str
+    unit: str
+    must: float
+    aim: float
+    measured: float | None
+    higher: bool = False
+    says: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """The aim met, the bar met, or missed and by how much.
+
+        Example:
+            >>> BarReading("a", "ms", must=2.0, aim=1.0, measured=1.5).verdict
+            'bar met'
+            >>> BarReading("a", "×", must=2.0, aim=3.0, measured=1.0, higher=True).verdict
+            'MISSED by 2×'
+        """
+        if self.measured is None:
+            return "not measured"
+        short = self.must / max(self.measured, 1e-12) if self.higher else self.measured / self.must
+        if short > 1:
+            return f"MISSED by {short:.3g}×"
+        reached = self.measured >= self.aim if self.higher else self.measured <= self.aim
+        return "aim met" if self.aim and reached else "bar met"
+
+
+def measure(
+    device: torch.device,
+    *,
+    part: str = "all",
+    root: str | os.PathLike[str] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[BarReading]:
+    """Measure what the bars of this device need, and judge it.
+
+    Args:
+        device: a GPU, or a CPU with bars of its own.
+        part: ``"routing"``, ``"step"`` or ``"all"``; a CPU has bars of routing alone.
+        root: the data directory.
+        say: is told what goes on.
+    """
+    routed: list[RoutingReading] = []
+    steps: list[StepReading] = []
+    if device.type != "cuda":
+        todo = problems(device, only=("capsnet-28",), algorithms=("agreement",))
+        routed += measure_routing(todo, device, budget=2.0, modes=(BOTH,), say=say)
+    elif part != "step":
+        todo = problems(device, only=ROUTING_CASES, algorithms=("agreement", "em"), precisions=PRECISIONS)
+        routed += measure_routing(todo, device, compiled=(), modes=(BOTH,), say=say)
+    if device.type == "cuda" and part != "routing":
+        wanted = jobs(device, models=("capsnet", "convnet_avg"), precisions=("bf16",)) + large_jobs()
+        steps += everything(wanted, device, budget=0.5, epoch=True, root=root, say=say)
+    return judge(device, routed if part != "step" else None, steps if part != "routing" else None)
+
+
+def judge(
+    device: torch.device, routed: Sequence[RoutingReading] | None, steps: Sequence[StepReading] | None
+) -> list[BarReading]:
+    """Judge readings by the bars of their device; None leaves a part out."""
+    if device.type != "cuda":
+        return cpu_bars(routed) if routed is not None else []
+    return (routing_bars(routed) if routed is not None else []) + (step_bars(steps) if steps is not None else [])
+
+
+def routing_bars(readings: Sequence[RoutingReading]) -> list[BarReading]:
+    """Judge routing on a GPU: what the dispatcher chooses, forward and backward, in every precision that was timed."""
+    found = []
+    for case, must, aim in (("capsnet-28", 0.25, 0.10), ("capsnet-40", 0.60, 0.30)):
+        for precision in PRECISIONS:
+            one = _chosen(readings, "agreement", case, precision)
+            what = f"agreement, {_sizes(one, case)}, {_words(precision)}"
+            found.append(BarReading(what, "ms", must, aim, one.median / MS if one else None, says=_how(one)))
+    for case in ROUTING_CASES:
+        for precision in PRECISIONS:
+            one = _chosen(readings, "em", case, precision)
+            what = f"EM over its eager reference, {_sizes(one, case)}, {_words(precision)}"
+            found.append(BarReading(what, "×", 8, 20, one.speedup if one else None, higher=True, says=_how(one)))
+    for algorithm in ("agreement", "em"):
+        all_of_it = [_chosen(readings, algorithm, case, precision) for case in ROUTING_CASES for precision in PRECISIONS]
+        ratios = [(one.memory / one.least_memory, one) for one in all_of_it if one is not None]
+        worst, one_worst = max(ratios, key=lambda pair: pair[0]) if ratios else (None, None)
+        says = _how(one_worst) + (f", worst: {one_worst.case}, {one_worst.precision}" if one_worst else "")
+        what = f"{algorithm}: extra peak memory over inputs, outputs and gradients"
+        found.append(BarReading(what, "×", 2, 0, worst, says=says))
+    return found
+
+
+def step_bars(readings: Sequence[StepReading]) -> list[BarReading]:
+    """Judge the training step, an epoch and large images on a GPU."""
+    found = []
+    for size, must, aim in ((28, 1.9, 1.0), (40, 3.3, 2.0)):
+        one = _step(readings, "capsnet", size)
+        found.append(
+            BarReading(f"CapsNet step, {size} px", "ms", must, aim, one.median / MS if one else None, says=_stepped(one))
+        )
+    for size, must, aim in ((28, 0.40, 0.20), (40, 0.75, 0.40)):
+        one, other = _step(readings, "capsnet", size), _step(readings, "convnet_avg", size)
+        gap = (one.median - other.median) / MS if one and other else None
+        says = f"{one.median / MS:.3f} − {other.median / MS:.3f}" if one and other else "a step is missing"
+        found.append(BarReading(f"CapsNet step − ConvNet-Avg step, {size} px", "ms", must, aim, gap, says=says))
+    one = _step(readings, "capsnet", 224)
+    says = "; ".join(_room(reading) for reading in readings if reading.size == 224) or "not run"
+    what = "CapsNet on 224×224, I = 346,112, batch 64: memory of training"
+    found.append(BarReading(what, "GiB", 30, 20, one.memory / GIB if one else None, says=says))
+    epoch = next((reading for reading in readings if reading.what == EPOCH and not reading.problem), None)
+    why = next((reading.problem for reading in readings if reading.what == EPOCH), "not run")
+    says = f"{epoch.accuracy:.2%} right on the test set, {_spread(epoch)}" if epoch else why
+    found.append(BarReading("MNIST epoch with evaluation, 28 px", "s", 1.2, 0.5, epoch.median if epoch else None, says=says))
+    return found
+
+
+def cpu_bars(readings: Sequence[RoutingReading]) -> list[BarReading]:
+    """Judge routing on a CPU: agreement at CapsNet's sizes, batch 32, against the eager reference in the same run."""
+    here = [r for r in readings if (r.algorithm, r.case, r.mode) == ("agreement", "capsnet-28", BOTH) and not r.problem]
+    eager = next((r for r in here if r.implementation == REFERENCE and not r.compiled), None)
+    plain = next((r for r in here if r.chosen), None)
+    compiled = next((r for r in here if r.compiled and plain and r.implementation == plain.implementation), None)
+    sizes = _sizes(plain, "capsnet-28")
+    found = []
+    for name, one, must in (("without a compiler", plain, 2.5), ("with torch.compile", compiled, 6.0)):
+        what = f"agreement over its eager reference, {sizes}, {name}"
+        found.append(BarReading(what, "×", must, 0, one.speedup if one else None, higher=True, says=_how(one)))
+        share = one.memory / eager.memory if one and eager else None
+        says = f"{one.memory:,} of {eager.memory:,} bytes" if one and eager else "not timed"
+        found.append(BarReading(f"peak memory over the reference's, {name}", "×", 1 / 3, 0, share, says=says))
+    return found
+
+
+def _chosen(readings: Sequence[RoutingReading], algorithm: str, case: str, precision: str) -> RoutingReading | None:
+    wanted = (algorithm, case, precision, BOTH)
+    same = [r for r in readings if (r.algorithm, r.case, r.precision, r.mode) == wanted]
+    return next((r for r in same if r.chosen and not r.problem), None)
+
+
+def _step(readings: Sequence[StepReading], model: str, size: int) -> StepReading | None:
+    wanted = (STEP, model, size, "bf16", True, "auto", "")
+    keys = ((r.what, r.model, r.size, r.precision, r.fast, r.implementation, r.problem) for r in readings)
+    return next((reading for reading, key in zip(readings, keys, strict=True) if key == wanted), None)
+
+
+def _sizes(one: RoutingReading | None, case: str) -> str:
+    return case if one is None else " ".join(f"{letter}{size}" for letter, size in one.sizes.items())
+
+
+def _words(precision: str) -> str:
+    return f"{precision} (as the fast step calls it)" if precision == PART_OF_STEP else precision
+
+
+def _how(one: RoutingReading | None) -> str:
+    if one is None:
+        return "no implementation passed the gate"
+    return f"{one.implementation}{' compiled' if one.compiled else ''}, {one.how}, {_spread(one)}"
+
+
+def _stepped(one: StepReading | None) -> str:
+    return "no step passed the gate" if one is None else f"{one.precision}, routed by {one.routed_by}, {_spread(one)}"
+
+
+def _spread(one: RoutingReading | StepReading) -> str:
+    return f"{one.low / MS:.3g} to {one.high / MS:.3g} ms in {one.repeats}"
+
+
+def _room(one: StepReading) -> str:
+    by = f"{one.implementation if one.implementation != 'auto' else one.routed_by}"
+    if one.problem:
+        return f"{by}: {one.problem}"
+    return f"{by}: {one.memory / GIB:.3g} GiB allocated, {one.reserved / GIB:.3g} reserved, {one.median / MS:.4g} ms a step"

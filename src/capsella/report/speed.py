@@ -1,0 +1,239 @@
+"""The page about speed: records of ``capsella bench`` in, Markdown and pictures out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from capsella.errors import DataError
+from capsella.report.speed_plots import Panel, log_log
+
+Record = Mapping[str, Any]
+
+KINDS = ("bars", "routing", "step", "growth", "attention")
+PICTURES = "speed"
+"""The folder of the pictures, beside the page."""
+
+_INTRODUCTION = """# Speed
+
+Made by `capsella bench page` from the records in [results/bench](../results/bench), which `capsella bench all` writes. What is
+timed has passed the gate before: values and gradients against float64 by the [parity rule](decisions/0003-parity-rule.md), the
+first losses of a fast step against those of a plain one. Times are medians with the lowest and the highest reading. A floor is
+the least time that the bytes which must be read and written take at the bandwidth of a large copy, or the operations at the
+rate of a large matrix product, whichever is more. How batches are drawn is timed in [data.md](data.md#speed).
+"""
+
+
+def read_records(folder: Path) -> dict[str, dict[str, Record]]:
+    """Return the records of a folder by device and kind; a name is ``<kind>-<device>.json``."""
+    found: dict[str, dict[str, Record]] = {}
+    for path in sorted(folder.glob("*.json")):
+        kind, _, device = path.stem.partition("-")
+        if kind not in KINDS:
+            continue
+        try:
+            found.setdefault(device, {})[kind] = json.loads(path.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise DataError(f"{path} is no JSON ({error}); run capsella bench again") from error
+    if not found:
+        raise DataError(
+            f"{folder} has no records of capsella bench; expected files such as routing-cpu-2-cores-torch2.13.0.json"
+        )
+    return found
+
+
+def speed_page(records: Mapping[str, Mapping[str, Record]]) -> dict[str, str]:
+    """Return the page and its pictures as texts, by their path below the folder of the page."""
+    files: dict[str, str] = {}
+    parts = [_INTRODUCTION]
+    for device, kinds in records.items():
+        first = next(iter(kinds.values()))
+        parts.append(f"## {first['device']}, torch {first['torch']}\n")
+        loads = [record["load_before"] for record in kinds.values() if record.get("load_before") is not None]
+        if loads:
+            parts.append(f"Other programs kept {max(loads):.1f} processors of the machine busy when a measurement began.\n")
+        for kind in KINDS:
+            if kind in kinds:
+                text, pictures = _SECTIONS[kind](device, kinds[kind])
+                parts.append(text)
+                files |= pictures
+    return {"speed.md": "\n".join(parts), **files}
+
+
+def _bars(device: str, record: Record) -> tuple[str, dict[str, str]]:
+    rows = []
+    for reading, verdict in zip(record["readings"], record["verdicts"], strict=True):
+        sign = "≥" if reading["higher"] else "≤"
+        must, aim = (
+            f"{sign} {_number(value)} {reading['unit']}" if value else "" for value in (reading["must"], reading["aim"])
+        )
+        measured = "" if reading["measured"] is None else f"{_number(reading['measured'])} {reading['unit']}"
+        rows.append([reading["what"], must, aim, measured, verdict, reading["says"]])
+    table = _table(["what", "must", "aim", "measured", "verdict", "how"], rows, right=(1, 2, 3))
+    return f"### What must be reached\n\n{table}", {}
+
+
+def _routing(device: str, record: Record) -> tuple[str, dict[str, str]]:
+    parts = [
+        "### Routing\n",
+        f"Forward, and forward + backward (f + b), without couplings; * is what the dispatcher takes. Copies run at "
+        f"{record['bandwidth'] / 1e9:,.0f} GB/s. Memory: {record['memory_says']}. {record['compiled_says']}.\n",
+    ]
+    readings = record["readings"]
+    for case in dict.fromkeys(reading["case"] for reading in readings):
+        here = [reading for reading in readings if reading["case"] == case]
+        sizes = " ".join(f"{letter}{size}" for letter, size in here[0]["sizes"].items())
+        rows = [_routing_row(group) for group in _grouped(here, "algorithm", "precision", "implementation", "compiled")]
+        head = ["algorithm", "precision", "implementation", "forward, ms", "f + b, ms", "floor", "× floor", "× faster", "MiB"]
+        parts.append(f"**{case}** ({sizes})\n\n{_table(head, rows, right=range(3, 9))}")
+    return "\n".join(parts), {}
+
+
+def _routing_row(group: Sequence[Mapping[str, Any]]) -> list[str]:
+    by_mode = {reading["mode"]: reading for reading in group}
+    both = by_mode.get("forward + backward", group[0])
+    name = both["implementation"] + (", compiled" if both["compiled"] else "") + (" *" if both["chosen"] else "")
+    start = [both["algorithm"], both["precision"], name]
+    if both["problem"]:
+        return [*start, both["problem"], *[""] * 5]
+    forward = _spread(by_mode["forward"]) if "forward" in by_mode else ""
+    numbers = [_milliseconds(both["floor"]), _number(both["over_floor"]), _number(both["speedup"]), _mebibytes(both["memory"])]
+    return [*start, forward, _spread(both), *numbers]
+
+
+def _step(device: str, record: Record) -> tuple[str, dict[str, str]]:
+    rows = []
+    for reading in record["readings"]:
+        kind = reading["what"] if reading["what"] != "step" else "fast step" if reading["fast"] else "plain step"
+        start = [reading["model"], f"{reading['size']}", f"{reading['batch_size']}", reading["precision"], kind]
+        routed = reading["routed_by"] or ("" if reading["implementation"] == "auto" else reading["implementation"])
+        if reading["problem"]:
+            rows.append([*start, reading["problem"], "", "", routed])
+            continue
+        rows.append([*start, _spread(reading), _mebibytes(reading["memory"]), f"{reading['parameters']:,}", routed])
+    head = ["model", "pixels", "batch", "precision", "what", "ms", "MiB", "parameters", "routed by"]
+    says = (
+        f"The fast step's first {record['compared']} losses are within "
+        + ", ".join(f"{bound:g} ({precision})" for precision, bound in record["bound"].items())
+        + f" of the plain step's. Memory: {record['memory_says']}.\n"
+    )
+    text = f"### Training\n\n{says}\n{_table(head, rows, right=(1, 2, 5, 6, 7))}"
+    if record["differences"]:
+        gaps = [
+            [f"{each['model']} − {each['trunk']}", str(each["size"]), each["precision"], _milliseconds(each["seconds"])]
+            for each in record["differences"]
+        ]
+        text += "\nWhat capsules and decoder add to the step of the ConvNet with the same convolutions:\n\n"
+        text += _table(["steps", "pixels", "precision", "ms"], gaps, right=(1, 3))
+    return text, {}
+
+
+def _growth(device: str, record: Record) -> tuple[str, dict[str, str]]:
+    parts, pictures = ["### Growth\n"], {}
+    parts.append("Powers of each size that time and memory grow with, by least squares on logarithms over all its points.\n")
+    groups = _grouped(record["exponents"], "algorithm", "precision", "implementation")
+    axes = list(dict.fromkeys(reading["axis"] for reading in record["readings"]))
+    rows = []
+    for group in groups:
+        by_axis = {each["axis"]: each for each in group}
+        powers = [f"{by_axis[axis]['time']:.2f} / {by_axis[axis]['memory']:.2f}" if axis in by_axis else "" for axis in axes]
+        rows.append([group[0]["algorithm"], group[0]["precision"], group[0]["implementation"], *powers])
+    heads = ["algorithm", "precision", "implementation", *(f"{axis}: time / memory" for axis in axes)]
+    parts.append(_table(heads, rows, right=range(3, 3 + len(axes))))
+    timed = [reading for reading in record["readings"] if not reading["problem"]]
+    for algorithm in dict.fromkeys(reading["algorithm"] for reading in timed):
+        here = [reading for reading in timed if reading["algorithm"] == algorithm]
+        rows_of_panels = [
+            [_panel(here, axis, key, unit, scale) for axis in axes]
+            for key, unit, scale in (("median", "ms", 1e3), ("memory", "MiB", 2**-20))
+        ]
+        label = f"{algorithm}: time and memory against each size, {record['device']}"
+        path = f"{PICTURES}/growth-{algorithm}-{device}.svg"
+        pictures[path] = log_log(rows_of_panels, label=label)
+        parts.append(f"![{label}]({path})\n")
+    return "\n".join(parts), pictures
+
+
+def _panel(readings: Sequence[Mapping[str, Any]], axis: str, key: str, unit: str, scale: float) -> Panel:
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for reading in readings:
+        if reading["axis"] == axis:
+            lines.setdefault(reading["implementation"], []).append((reading["size"], reading[key] * scale))
+    return Panel(axis, unit, lines)
+
+
+def _attention(device: str, record: Record) -> tuple[str, dict[str, str]]:
+    rows = []
+    for reading in record["readings"]:
+        start = [reading["mechanism"], reading["implementation"] + (" *" if reading["chosen"] else "")]
+        counts = [str(reading["n"]), str(reading["d"]), f"{reading['parameters']:,}", f"{reading['space']:,}"]
+        if reading["problem"]:
+            rows.append([*start, *counts, reading["problem"], "", ""])
+            continue
+        rows.append([*start, *counts, _spread(reading), f"{reading['operations']:,}", _mebibytes(reading["memory"])])
+    head = ["mechanism", "implementation", "n", "d", "parameters", "formula", "f + b, ms", "formula", "MiB"]
+    powers = [
+        [each["mechanism"], each["implementation"], each["along"]]
+        + [f"{each[key]:.2f}" for key in ("time", "formula", "memory", "parameters")]
+        for each in record["exponents"]
+    ]
+    text = (
+        "### Routing by agreement and self-attention\n\n"
+        "n vectors of d values in and out, float32, forward + backward, beside mitterreiter2023's Table 3: space d² and time\n"
+        "n²·d + n·d² for multi-head self-attention (MHSA), n²·d² for both of routing by agreement (RBA), up to constants.\n"
+        f"Batches of {record['readings'][0]['batch_size']}.\n\n"
+        f"{_table(head, rows, right=range(2, 9))}\nPowers that they grow with:\n\n"
+        + _table(["mechanism", "implementation", "of", "time", "formula", "memory", "parameters"], powers, right=range(3, 7))
+    )
+    timed = [reading for reading in record["readings"] if not reading["problem"]]
+    panels = []
+    for along in dict.fromkeys(reading["along"] for reading in timed):
+        lines: dict[str, list[tuple[float, float]]] = {}
+        for reading in timed:
+            if reading["along"] == along:
+                name = "MHSA" if reading["mechanism"] == "MHSA" else f"RBA, {reading['implementation']}"
+                lines.setdefault(name, []).append((reading[along], reading["median"] * 1e3))
+        panels.append(Panel(along, "ms", lines))
+    label = f"routing by agreement and self-attention: time against n and d, {record['device']}"
+    path = f"{PICTURES}/attention-{device}.svg"
+    return f"{text}\n![{label}]({path})\n", {path: log_log([panels], label=label)}
+
+
+_SECTIONS: dict[str, Callable[[str, Record], tuple[str, dict[str, str]]]] = {
+    "bars": _bars,
+    "routing": _routing,
+    "step": _step,
+    "growth": _growth,
+    "attention": _attention,
+}
+
+
+def _grouped(entries: Sequence[Mapping[str, Any]], *keys: str) -> list[list[Mapping[str, Any]]]:
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        groups.setdefault(tuple(entry[key] for key in keys), []).append(entry)
+    return list(groups.values())
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
+    lines = [head, ["--:" if k in right else "---" for k in range(len(head))], *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def _spread(reading: Mapping[str, Any]) -> str:
+    median, low, high = (_milliseconds(reading[key]) for key in ("median", "low", "high"))
+    return f"{median} ({low} to {high})"
+
+
+def _milliseconds(seconds: float) -> str:
+    return _number(seconds * 1e3)
+
+
+def _mebibytes(count: float) -> str:
+    return f"{count / 2**20:,.1f}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

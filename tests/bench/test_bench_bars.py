@@ -1,0 +1,106 @@
+"""The bars: from readings that are made up here to verdicts."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from capsella.bench.bars import BarReading, cpu_bars, judge, routing_bars, step_bars
+from capsella.bench.routing import BOTH, FORWARD, RoutingReading
+from capsella.bench.step import EPOCH, STEP, StepReading
+
+GIB = 1 << 30
+
+
+def routed(algorithm: str = "agreement", case: str = "capsnet-28", **more: object) -> RoutingReading:
+    base = RoutingReading(
+        algorithm, case, {"B": 2, "I": 3}, "mixed", "fused", False, BOTH, chosen=True, median=2e-4, least_memory=100
+    )
+    return dataclasses.replace(base, **more)  # type: ignore[arg-type]
+
+
+def stepped(model: str = "capsnet", size: int = 28, **more: object) -> StepReading:
+    return dataclasses.replace(StepReading(STEP, model, size, 128, "bf16", True), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("measured", "higher", "verdict"),
+    [
+        (None, False, "not measured"),
+        (0.5, False, "aim met"),
+        (1.0, False, "aim met"),
+        (2.0, False, "bar met"),
+        (3.0, False, "MISSED by 1.5×"),
+        (4.0, True, "bar met"),
+        (1.0, True, "MISSED by 2×"),
+    ],
+)
+def test_verdicts_say_what_is_missed_and_by_how_much(measured: float | None, higher: bool, verdict: str) -> None:
+    assert BarReading("a", "ms", must=2, aim=5 if higher else 1, measured=measured, higher=higher).verdict == verdict
+
+
+def test_a_bar_without_an_aim_is_met_at_best() -> None:
+    assert BarReading("a", "×", must=2, aim=0, measured=0.1).verdict == "bar met"
+    assert BarReading("a", "×", must=2, aim=0, measured=9.0, higher=True).verdict == "bar met"
+
+
+def test_routing_is_judged_by_what_the_dispatcher_takes() -> None:
+    readings = [
+        routed(median=1e-5, chosen=False, implementation="faster"),
+        routed(median=1e-5, mode=FORWARD),
+        routed(memory=150),
+        routed(precision="float32", median=3e-4, memory=250),
+        routed("em", speedup=10.0, memory=10),
+    ]
+    bars = {bar.what: bar for bar in routing_bars(readings)}
+    mixed = bars["agreement, B2 I3, mixed (as the fast step calls it)"]
+    assert (mixed.measured, mixed.must, mixed.aim, mixed.verdict) == (pytest.approx(0.2), 0.25, 0.10, "bar met")
+    assert bars["agreement, B2 I3, float32"].verdict == "MISSED by 1.2×"
+    assert bars["agreement, capsnet-28, bfloat16"].verdict == "not measured"
+    assert bars["EM over its eager reference, B2 I3, mixed (as the fast step calls it)"].measured == 10
+    memory = bars["agreement: extra peak memory over inputs, outputs and gradients"]
+    assert (memory.measured, memory.verdict) == (2.5, "MISSED by 1.25×")
+    assert "capsnet-28, float32" in memory.says
+
+
+def test_what_did_not_pass_the_gate_is_not_measured() -> None:
+    assert {bar.verdict for bar in routing_bars([routed(problem="wrong: poses")])} == {"not measured"}
+
+
+def test_steps_are_judged_with_their_difference_to_the_trunk() -> None:
+    readings = [
+        stepped(median=1.5e-3),
+        stepped("convnet_avg", median=1.0e-3),
+        stepped(size=40, median=1e-3, precision="float32"),
+        stepped(size=224, memory=25 * GIB, reserved=28 * GIB, routed_by="fused"),
+        stepped(size=224, implementation="reference", fast=False, problem="out of memory"),
+        StepReading(EPOCH, "capsnet", 28, 128, "bf16", True, median=1.3, accuracy=0.99),
+    ]
+    bars = {bar.what: bar for bar in step_bars(readings)}
+    assert bars["CapsNet step, 28 px"].verdict == "bar met"
+    assert bars["CapsNet step, 40 px"].verdict == "not measured"
+    assert bars["CapsNet step − ConvNet-Avg step, 28 px"].measured == pytest.approx(0.5)
+    assert bars["CapsNet step − ConvNet-Avg step, 28 px"].verdict == "MISSED by 1.25×"
+    large = bars["CapsNet on 224×224, I = 346,112, batch 64: memory of training"]
+    assert (large.measured, large.verdict) == (25, "bar met")
+    assert "28 reserved" in large.says
+    assert "reference: out of memory" in large.says
+    assert bars["MNIST epoch with evaluation, 28 px"].verdict == "MISSED by 1.08×"
+
+
+def test_a_cpu_is_judged_against_its_own_reference() -> None:
+    eager = routed(implementation="reference", chosen=False, memory=900, speedup=1.0)
+    plain = routed(implementation="quick", memory=300, speedup=2.4)
+    compiled = routed(implementation="quick", chosen=False, compiled=True, memory=90, speedup=6.5)
+    other = routed(implementation="other", chosen=False, compiled=True, memory=1, speedup=99.0)
+    verdicts = [bar.verdict for bar in cpu_bars([eager, plain, compiled, other])]
+    assert verdicts == ["MISSED by 1.04×", "bar met", "bar met", "bar met"]
+
+
+def test_parts_that_were_not_run_have_no_bars() -> None:
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert len(judge(gpu, [], [])) == len(judge(gpu, [], None)) + len(judge(gpu, None, []))
+    assert judge(cpu, None, []) == []
+    assert len(judge(cpu, [], None)) == 4

@@ -1,0 +1,128 @@
+"""docs/speed.md is what the committed records say, and the page says what is in a record."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from capsella.errors import DataError
+from capsella.report.speed import KINDS, read_records, speed_page
+from capsella.report.speed_plots import Panel, log_log
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS, DOCS = ROOT / "results" / "bench", ROOT / "docs"
+
+
+HAVE_RECORDS = any(path.name.partition("-")[0] in KINDS for path in RESULTS.glob("*.json"))
+
+
+def test_the_committed_page_is_made_from_the_committed_records() -> None:
+    if not HAVE_RECORDS:
+        # a page of figures without their records would be typed in.
+        assert not (DOCS / "speed.md").exists()
+        return
+    files = speed_page(read_records(RESULTS))
+    assert (DOCS / "speed.md").read_text(encoding="utf-8") == files["speed.md"], "run: capsella bench page"
+    # the pictures' text depends on matplotlib's release; that each is there, and none besides, does not.
+    pictures = {f"speed/{path.name}" for path in (DOCS / "speed").glob("*")}
+    assert pictures == files.keys() - {"speed.md"}
+
+
+@pytest.mark.skipif(not HAVE_RECORDS, reason="no records are committed")
+def test_every_picture_of_the_page_is_there() -> None:
+    page = (DOCS / "speed.md").read_text(encoding="utf-8")
+    named = re.findall(r"!\[[^]]*\]\(([^)]+)\)", page)
+    assert named
+    for name in named:
+        ElementTree.fromstring((DOCS / name).read_text(encoding="utf-8"))
+
+
+def test_records_are_named_after_kind_device_and_torch() -> None:
+    for path in RESULTS.glob("*.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        assert path.name.startswith(f"{record['kind']}-")
+        assert path.name.endswith(f"-torch{record['torch'].partition('+')[0]}.json")
+
+
+def write(folder: Path, kind: str, readings: list[dict[str, object]], **facts: object) -> None:
+    content = {"kind": kind, "device": "a chip", "torch": "2.99", "readings": readings, **facts}
+    (folder / f"{kind}-a-chip-torch2.99.json").write_text(json.dumps(content))
+
+
+def routing_reading(**more: object) -> dict[str, object]:
+    base = {
+        "algorithm": "agreement",
+        "case": "tiny",
+        "sizes": {"B": 2, "I": 3},
+        "precision": "float32",
+        "implementation": "one|two",
+        "compiled": False,
+        "mode": "forward + backward",
+        "chosen": True,
+        **{"median": 1.5e-3, "low": 1.25e-3, "high": 2e-3, "floor": 5e-4, "over_floor": 3.0, "speedup": 4.0},
+        "memory": 3 << 20,
+        "problem": "",
+    }
+    return {**base, **more}
+
+
+def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
+    forward = routing_reading(mode="forward", median=5e-4, low=4e-4, high=6e-4)
+    red = routing_reading(implementation="bad", chosen=False, problem="wrong: poses")
+    says = {"bandwidth": 2e12, "memory_says": "bytes", "compiled_says": "nothing is compiled"}
+    write(tmp_path, "routing", [forward, routing_reading(), red], **says)
+    bar = {"what": "a", "unit": "ms", "must": 2.0, "aim": 0.0, "measured": 3.0, "higher": False, "says": "by hand"}
+    write(tmp_path, "bars", [bar], verdicts=["MISSED by 1.5×"], load_before=0.3)
+    page = speed_page(read_records(tmp_path))["speed.md"]
+    assert "## a chip, torch 2.99\n" in page
+    assert "Other programs kept 0.3 processors" in page
+    assert "| a | ≤ 2 ms |  | 3 ms | MISSED by 1.5× | by hand |" in page
+    times = "0.5 (0.4 to 0.6) | 1.5 (1.25 to 2) | 0.5 | 3 | 4 | 3.0"
+    assert f"| agreement | float32 | one\\|two * | {times} |" in page
+    assert "| agreement | float32 | bad | wrong: poses |" in page
+    assert "Copies run at 2,000 GB/s" in page
+
+
+def test_growth_is_drawn_with_a_line_for_each_implementation(tmp_path: Path) -> None:
+    readings = [
+        {
+            "axis": "I",
+            "size": size,
+            "algorithm": "em",
+            "implementation": name,
+            "precision": "float32",
+            "median": size * 1e-3,
+            "memory": size << 20,
+            "problem": "",
+        }
+        for name in ("one", "two")
+        for size in (2, 4, 8)
+    ]
+    powers = [{"algorithm": "em", "precision": "float32", "implementation": "one", "axis": "I", "time": 1.0, "memory": 1.25}]
+    write(tmp_path, "growth", readings, exponents=powers)
+    files = speed_page(read_records(tmp_path))
+    assert "| em | float32 | one | 1.00 / 1.25 |" in files["speed.md"]
+    picture = files["speed/growth-em-a-chip-torch2.99.svg"]
+    words = " ".join(ElementTree.fromstring(picture).itertext())
+    assert all(word in words for word in ("one", "two", "I", "ms", "MiB", "8"))
+    # what a stylesheet of the page would colour cannot be reached from a picture in a file.
+    assert "currentColor" not in picture
+
+
+def test_pictures_are_the_same_for_the_same_records() -> None:
+    panel = Panel("n", "ms", {"a": [(1, 2.0), (2, 3.0)]})
+    assert log_log([[panel]], label="one") == log_log([[panel]], label="one")
+    with pytest.raises(ValueError, match="nothing to draw"):
+        log_log([[Panel("n", "ms", {})]], label="none")
+
+
+def test_a_folder_without_records_is_said(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"has no records of capsella bench; expected files such as routing-"):
+        read_records(tmp_path)
+    (tmp_path / "routing-x.json").write_text("{")
+    with pytest.raises(DataError, match=r"routing-x.json is no JSON"):
+        read_records(tmp_path)
