@@ -26,8 +26,8 @@ test: setup  ## the default test suite (CPU)
 gpu: setup  ## the tests that need a CUDA device (a CUDA build of torch in .venv)
 	$(BIN)/python -m pytest -n 0 -m gpu tests
 
-bench: setup  ## how fast data is drawn on this machine
-	$(BIN)/capsella bench data
+bench: setup  ## how fast routing is on this machine, beside what it must be
+	$(BIN)/capsella bench bars
 
 check: format lint types test  ## what CI runs: format, lint, types, tests; changes nothing
 

@@ -51,18 +51,20 @@ def test_routing_is_judged_by_what_the_dispatcher_takes() -> None:
         routed(median=1e-5, chosen=False, implementation="faster"),
         routed(median=1e-5, mode=FORWARD),
         routed(memory=150),
-        routed(precision="float32", median=3e-4, memory=250),
+        routed(precision="bfloat16", median=3e-4, memory=250),
+        routed(precision="float32", median=9e-4, memory=900),
         routed("em", speedup=10.0, memory=10),
     ]
     bars = {bar.what: bar for bar in routing_bars(readings)}
     mixed = bars["agreement, B2 I3, mixed (as the fast step calls it)"]
     assert (mixed.measured, mixed.must, mixed.aim, mixed.verdict) == (pytest.approx(0.2), 0.25, 0.10, "bar met")
-    assert bars["agreement, B2 I3, float32"].verdict == "MISSED by 1.2×"
-    assert bars["agreement, capsnet-28, bfloat16"].verdict == "not measured"
+    assert bars["agreement, B2 I3, bfloat16"].verdict == "MISSED by 1.2×"
+    assert bars["agreement, capsnet-40, bfloat16"].verdict == "not measured"
+    assert not any("float32" in what for what in bars)  # the bars are about a step with a bf16 trunk
     assert bars["EM over its eager reference, B2 I3, mixed (as the fast step calls it)"].measured == 10
     memory = bars["agreement: extra peak memory over inputs, outputs and gradients"]
     assert (memory.measured, memory.verdict) == (2.5, "MISSED by 1.25×")
-    assert "capsnet-28, float32" in memory.says
+    assert "capsnet-28, bfloat16" in memory.says
 
 
 def test_what_did_not_pass_the_gate_is_not_measured() -> None:

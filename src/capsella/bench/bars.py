@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from capsella.bench.epoch import everything
-from capsella.bench.problems import PRECISIONS, REFERENCE
+from capsella.bench.problems import REFERENCE
 from capsella.bench.routing import BOTH, RoutingReading, problems
 from capsella.bench.routing import measure as measure_routing
 from capsella.bench.step import EPOCH, STEP, StepReading, jobs, large_jobs
@@ -18,6 +18,9 @@ MS, GIB = 1e-3, float(1 << 30)
 
 PART_OF_STEP = "mixed"
 """The precision in which a bf16 training step calls routing."""
+
+_JUDGED = (PART_OF_STEP, "bfloat16")
+"""What the bars of routing are about: poses in bf16, the weight in float32 or bf16."""
 
 ROUTING_CASES = ("capsnet-28", "capsnet-40")
 
@@ -84,7 +87,7 @@ def measure(
         todo = problems(device, only=("capsnet-28",), algorithms=("agreement",))
         routed += measure_routing(todo, device, budget=2.0, modes=(BOTH,), say=say)
     elif part != "step":
-        todo = problems(device, only=ROUTING_CASES, algorithms=("agreement", "em"), precisions=PRECISIONS)
+        todo = problems(device, only=ROUTING_CASES, algorithms=("agreement", "em"), precisions=_JUDGED)
         routed += measure_routing(todo, device, compiled=(), modes=(BOTH,), say=say)
     if device.type == "cuda" and part != "routing":
         wanted = jobs(device, models=("capsnet", "convnet_avg"), precisions=("bf16",)) + large_jobs()
@@ -102,20 +105,20 @@ def judge(
 
 
 def routing_bars(readings: Sequence[RoutingReading]) -> list[BarReading]:
-    """Judge routing on a GPU: what the dispatcher chooses, forward and backward, in every precision that was timed."""
+    """Judge routing on a GPU: what the dispatcher chooses, forward and backward, with poses in bf16."""
     found = []
     for case, must, aim in (("capsnet-28", 0.25, 0.10), ("capsnet-40", 0.60, 0.30)):
-        for precision in PRECISIONS:
+        for precision in _JUDGED:
             one = _chosen(readings, "agreement", case, precision)
             what = f"agreement, {_sizes(one, case)}, {_words(precision)}"
             found.append(BarReading(what, "ms", must, aim, one.median / MS if one else None, says=_how(one)))
     for case in ROUTING_CASES:
-        for precision in PRECISIONS:
+        for precision in _JUDGED:
             one = _chosen(readings, "em", case, precision)
             what = f"EM over its eager reference, {_sizes(one, case)}, {_words(precision)}"
-            found.append(BarReading(what, "×", 8, 20, one.speedup if one else None, higher=True, says=_how(one)))
+            found.append(BarReading(what, "×", 8, 20, one.speedup if one else None, higher=True, says=_over(one)))
     for algorithm in ("agreement", "em"):
-        all_of_it = [_chosen(readings, algorithm, case, precision) for case in ROUTING_CASES for precision in PRECISIONS]
+        all_of_it = [_chosen(readings, algorithm, case, precision) for case in ROUTING_CASES for precision in _JUDGED]
         ratios = [(one.memory / one.least_memory, one) for one in all_of_it if one is not None]
         worst, one_worst = max(ratios, key=lambda pair: pair[0]) if ratios else (None, None)
         says = _how(one_worst) + (f", worst: {one_worst.case}, {one_worst.precision}" if one_worst else "")
@@ -189,6 +192,10 @@ def _how(one: RoutingReading | None) -> str:
     if one is None:
         return "no implementation passed the gate"
     return f"{one.implementation}{' compiled' if one.compiled else ''}, {one.how}, {_spread(one)}"
+
+
+def _over(one: RoutingReading | None) -> str:
+    return _how(one) + (f"; {one.device_speedup:.3g}× its kernels alone, replayed as a graph" if one else "")
 
 
 def _stepped(one: StepReading | None) -> str:

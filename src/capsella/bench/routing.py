@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from capsella import routing
-from capsella.bench.clock import MEMORY_SAYS, peak_memory, time_all
+from capsella.bench.clock import MEMORY_SAYS, peak_memory, time_all, time_as_it_runs
 from capsella.bench.gate import failure, red, sized
 from capsella.bench.problems import OP, REFERENCE, Inputs, Least, Problem, Run, least
 from capsella.bench.timing import bandwidth, product_rate
@@ -60,7 +60,9 @@ class RoutingReading:
         floor: seconds that the least bytes or operations take on this device, whichever are more.
         floor_says: how the floor comes about.
         over_floor: median over floor.
-        speedup: median of the eager reference over this one; 0 where that was not timed.
+        speedup: time of the eager reference over this one's; 0 where that was not timed. On a GPU the reference counts as it
+            is called, launches and all.
+        device_speedup: the same for the time of the device alone, the reference replayed as a CUDA graph.
         problem: why there is no time: what it refuses, or what is wrong with its values.
     """
 
@@ -83,6 +85,7 @@ class RoutingReading:
     floor_says: str = ""
     over_floor: float = 0.0
     speedup: float = 0.0
+    device_speedup: float = 0.0
     problem: str = ""
 
     @property
@@ -296,7 +299,10 @@ def _timed(
         except (RuntimeError, MemoryError) as error:
             failed[way] = replace(base, problem="out of memory" if is_out_of_memory(error) else failure(error))
     times = time_all({way: acts[way] for way in memory}, device, sets=sets, budget=budget)
-    eager = times[_EAGER].median if _EAGER in times else 0.0
+    alone = times[_EAGER].median if _EAGER in times else 0.0
+    eager = alone
+    if alone and device.type == "cuda":
+        eager = time_as_it_runs(functools.partial(acts[_EAGER], 0), device, budget=budget).median
     floor, says = speeds.floor(cost, problem.precision)
     return {
         way: replace(
@@ -312,6 +318,7 @@ def _timed(
             floor_says=says,
             over_floor=found.median / floor,
             speedup=eager / found.median,
+            device_speedup=alone / found.median,
         )
         for way, found in times.items()
     } | failed

@@ -12,6 +12,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from capsella.kernels.plain_tiles import refuse_twice
 from capsella.kernels.triton_agreement import finish_kernel, gradients_kernel, sums_kernel, turn_kernel
 
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
@@ -102,6 +103,7 @@ class _Job:
         self.step = 0 if self.shared else self.J * weight.shape[2] * weight.shape[3]
         self.plan = plan(self.B, self.I, self.J, self.P, self.D)
         self.device = poses.device
+        self._parts: Tensor | None = None
         self.const = {
             "J": self.J,
             "P": self.P,
@@ -116,6 +118,17 @@ class _Job:
     def wide(self, *size: int) -> Tensor:
         return torch.empty(size, dtype=torch.float32, device=self.device)
 
+    def forget(self) -> None:
+        """Give back the memory of the sums."""
+        self._parts = None
+
+    def _room(self, chunks: int) -> Tensor:
+        # one buffer for all iterations: the next sums overwrite what the last have been read from.
+        if self._parts is None or len(self._parts) != chunks:
+            self._parts = None
+            self._parts = self.wide(chunks, self.B, self.J, self.D)
+        return self._parts
+
     def sums(
         self,
         kind: str,
@@ -129,7 +142,7 @@ class _Job:
         of = self.plan.pull if kind == "pull" else self.plan.agree
         blocks = -(-self.B // of.BB)
         chunks, tiles = of.split(-(-self.I // of.BI), blocks, self.device)
-        parts = self.wide(chunks, self.B, self.J, self.D)
+        parts = self._room(chunks)
         sums_kernel[(blocks, chunks)](
             self.poses,
             self.weight,
@@ -291,6 +304,7 @@ def agreement_backward_op(
             SQUASH=squash,
             **const,
         )
+    job.forget()
     del parts, asked
     of = job.plan.gradients
     all_tiles, all_blocks = -(-I // of.BI), -(-B // of.BB)
@@ -400,3 +414,4 @@ def _backward(ctx, d_above, d_lengths, *unused):  # type: ignore[no-untyped-def]
 
 
 agreement_op.register_autograd(_backward, setup_context=_setup)
+agreement_backward_op.register_autograd(refuse_twice)

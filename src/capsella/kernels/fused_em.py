@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from capsella.kernels.fused_agreement import TYPES, Tiles, add_splits, power, precision
+from capsella.kernels.fused_agreement import TYPES, Tiles, add_splits, power
+from capsella.kernels.plain_tiles import refuse_twice
 from capsella.kernels.triton_em import gradients_kernel, levels_kernel, sums_kernel
 from capsella.kernels.triton_em_small import finish_kernel, turn_kernel
 
@@ -37,6 +38,13 @@ def plan(B: int, BD: int) -> Plan:
     )
 
 
+class Fit(NamedTuple):
+    """Two rows and a number of every upper capsule: a fit μ, 1/σ² with its constant, or a pull A, C with its α."""
+
+    rows: Tensor
+    scalar: Tensor
+
+
 class _Job:
     """What all launches of one call share."""
 
@@ -57,7 +65,8 @@ class _Job:
             "R": rows,
             "BP": BP,
             "BD": BD,
-            "PRECISION": precision(),
+            # EM multiplies what votes are off by: float32 votes are made in float32, without the matrix units.
+            "PRECISION": "ieee",
         }
 
     @property
@@ -71,29 +80,28 @@ class _Job:
     def sums(
         self,
         kind: str,
-        fit: Tensor,
+        fit: Fit,
+        after: Fit,
         *,
-        about: Tensor | None = None,
-        pull: Tensor | None = None,
+        pull: Fit | None = None,
         level: Tensor | None = None,
         mean: Tensor | None = None,
     ) -> Tensor:
         """Return the sums of each program, [chunks, 3, B·J, D]."""
         of = self.tiles.sums
         blocks, all_tiles = -(-self.B // of.BB), -(-self.I // of.BI)
+        records = (fit.rows, fit.scalar, after.rows, *(fit if pull is None else pull))
+        others = (fit.scalar if level is None else level, fit.scalar if mean is None else mean)
         if kind in ("step", "pull"):
-            self._levels(fit, pull, level, mean)
+            self._levels(records, others, pull=kind == "pull")
         chunks, tiles = of.split(all_tiles, blocks * self.J, self.device)
         parts = self.wide(chunks, 3, self.upper, self.D)
         sums_kernel[(blocks, chunks, self.J)](
             self.poses,
             self.weight,
             self.active,
-            fit,
-            fit if pull is None else pull,
-            fit if about is None else about,
-            fit if level is None else level,
-            fit if mean is None else mean,
+            *records,
+            *others,
             parts,
             self.B,
             self.I,
@@ -105,21 +113,19 @@ class _Job:
         )
         return parts
 
-    def _levels(self, fit: Tensor, pull: Tensor | None, level: Tensor | None, mean: Tensor | None) -> None:
-        """Fill ``level``, or ``mean`` where there is a pull."""
+    def _levels(self, records: tuple[Tensor, ...], others: tuple[Tensor, Tensor], *, pull: bool) -> None:
+        """Fill the levels, or with a pull the means."""
         of = self.tiles.levels
         levels_kernel[(-(-self.B // of.BB), -(-self.I // of.BI))](
             self.poses,
             self.weight,
             self.active,
-            fit,
-            fit if pull is None else pull,
-            level,
-            fit if mean is None else mean,
+            *records,
+            *others,
             self.B,
             self.I,
             self.step,
-            PULL=pull is not None,
+            PULL=pull,
             **self.const,
             **of.launch,
         )
@@ -158,28 +164,30 @@ def em_op(
         rows: R of a matrix pose.
 
     Returns:
-        means, log odds, then of all iterations: means and variances [2, T, B·J, D], sums of r and log odds [2, T, B·J], fits
-        [T, B·J, 4, ·], denominators [T−1, B, I], and the weight as a factor (empty if it is one).
+        means, log odds, then of all iterations: variances [T, B·J, D], sums of r, log odds and constants [3, T, B·J], fits
+        [T, B·J, 2, ·], denominators [T−1, B, I], and the weight as a factor (empty if it is one).
     """
     factor = weight.to(poses.dtype)
     job = _Job(poses, factor, active, rows)
     T, D, upper = len(temperatures), job.D, job.upper
-    moments, weights = job.wide(2, T, upper, D), job.wide(2, T, upper)
-    fits, levels = job.wide(T, upper, 4, job.BD), job.wide(T - 1, job.B, job.I)
+    variances, scalars = job.wide(T, upper, D), job.wide(3, T, upper)
+    fits, levels = job.wide(T, upper, 2, job.BD), job.wide(T - 1, job.B, job.I)
+    means = job.wide(job.B, job.J, D)
     beta_a, beta_u = beta_a.float().contiguous(), beta_u.float().contiguous()
 
-    def finish(t: int, parts: Tensor, about: Tensor, *, mean_only: bool = False) -> None:
+    def finish(t: int, parts: Tensor, about: Fit, *, mean_only: bool = False) -> None:
         grid, const = job.over_rows(len(parts))
         finish_kernel[grid](
             parts,
-            about,
+            about.rows,
             beta_a,
             beta_u,
-            weights[0, t],
-            moments[0, t],
-            moments[1, t],
-            weights[1, t],
+            scalars[0, t],
+            means,
+            variances[t],
+            scalars[1, t],
             fits[t],
+            scalars[2, t],
             upper,
             len(parts),
             eps,
@@ -190,20 +198,20 @@ def em_op(
             **const,
         )
 
-    before = torch.zeros_like(fits[0])
+    before = Fit(torch.zeros_like(fits[0]), scalars[2, 0])
     for t in range(T):
         # the mean first, then the squares around it.
+        fit = Fit(fits[t], scalars[2, t])
         if t == 0:
-            finish(t, job.sums("first", before, about=before), before, mean_only=True)
-            parts = job.sums("first", before, about=fits[t])
+            finish(t, job.sums("first", before, before), before, mean_only=True)
+            parts = job.sums("first", before, fit)
         else:
-            finish(t, job.sums("step", before, level=levels[t - 1]), before, mean_only=True)
-            parts = job.sums("spread", before, about=fits[t], level=levels[t - 1])
-        finish(t, parts, fits[t])
-        before = fits[t]
-    means = moments[0, -1].reshape(job.B, job.J, D).clone()
-    odds = weights[1, -1].reshape(job.B, job.J).clone()
-    return means, odds, moments, weights, fits, levels, factor if factor is not weight else poses.new_empty(0)
+            finish(t, job.sums("step", before, before, level=levels[t - 1]), before, mean_only=True)
+            parts = job.sums("spread", before, fit, level=levels[t - 1])
+        finish(t, parts, fit)
+        before = fit
+    odds = scalars[1, -1].reshape(job.B, job.J).clone()
+    return means, odds, variances, scalars, fits, levels, factor if factor is not weight else poses.new_empty(0)
 
 
 @em_op.register_fake
@@ -225,9 +233,9 @@ def _(
     return (
         wide.new_empty(B, J, D),
         wide.new_empty(B, J),
-        wide.new_empty(2, T, B * J, D),
-        wide.new_empty(2, T, B * J),
-        wide.new_empty(T, B * J, 4, power(D, 16)),
+        wide.new_empty(T, B * J, D),
+        wide.new_empty(3, T, B * J),
+        wide.new_empty(T, B * J, 2, power(D, 16)),
         wide.new_empty(T - 1, B, I),
         weight.new_empty(weight.shape if weight.dtype != poses.dtype else (0,), dtype=poses.dtype),
     )
@@ -241,8 +249,8 @@ def em_backward_op(
     weight: Tensor,
     active: Tensor,
     beta_u: Tensor,
-    moments: Tensor,
-    weights: Tensor,
+    variances: Tensor,
+    scalars: Tensor,
     fits: Tensor,
     levels: Tensor,
     temperatures: Sequence[float],
@@ -255,24 +263,25 @@ def em_backward_op(
     """Return the gradients of poses, weight (in ``dtype``), activations and both betas."""
     job = _Job(poses, weight, active, rows)
     T, B, I, J, P, D, upper = len(temperatures), job.B, job.I, job.J, job.P, job.D, job.upper
-    pulls, means = job.wide(T, upper, 4, job.BD), job.wide(T - 1, B, I)
+    pulls, alphas, means = job.wide(T, upper, 2, job.BD), job.wide(T, upper), job.wide(T - 1, B, I)
     d_betas = job.wide(2, T, upper)
     d_means, d_odds, beta_u = d_means.contiguous(), d_odds.contiguous(), beta_u.float().contiguous()
     parts = d_means[None]
     for t in reversed(range(T)):
         if t + 1 < T:
-            parts = job.sums("pull", fits[t], pull=pulls[t + 1], level=levels[t], mean=means[t])
+            fit, after = (Fit(fits[k], scalars[2, k]) for k in (t, t + 1))
+            parts = job.sums("pull", fit, after, pull=Fit(pulls[t + 1], alphas[t + 1]), level=levels[t], mean=means[t])
         grid, const = job.over_rows(len(parts))
         turn_kernel[grid](
             parts,
             d_means,
             d_odds,
             beta_u,
-            weights[0, t],
-            moments[0, t],
-            moments[1, t],
-            weights[1, t],
+            scalars[0, t],
+            variances[t],
+            scalars[1, t],
             pulls[t],
+            alphas[t],
             d_betas[0, t],
             d_betas[1, t],
             upper,
@@ -298,7 +307,9 @@ def em_backward_op(
         job.weight,
         job.active,
         fits,
+        scalars[2],
         pulls,
+        alphas,
         levels,
         means,
         d_poses,
@@ -327,8 +338,8 @@ def _(
     weight: Tensor,
     active: Tensor,
     beta_u: Tensor,
-    moments: Tensor,
-    weights: Tensor,
+    variances: Tensor,
+    scalars: Tensor,
     fits: Tensor,
     levels: Tensor,
     temperatures: Sequence[float],
@@ -341,18 +352,18 @@ def _(
     J = weight.shape[1]
     return (
         torch.empty_like(poses, memory_format=torch.contiguous_format),
-        moments.new_empty(weight.shape, dtype=dtype),
-        moments.new_empty(active.shape),
-        moments.new_empty(J),
-        moments.new_empty(J),
+        variances.new_empty(weight.shape, dtype=dtype),
+        variances.new_empty(active.shape),
+        variances.new_empty(J),
+        variances.new_empty(J),
     )
 
 
 def _setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
     poses, weight, active, beta_a, beta_u, *ctx.rest = inputs
-    _, _, moments, weights, fits, levels, factor = output
+    _, _, variances, scalars, fits, levels, factor = output
     ctx.dtype, ctx.dtypes = weight.dtype, (active.dtype, beta_a.dtype, beta_u.dtype)
-    ctx.save_for_backward(poses, factor if factor.numel() else weight, active, beta_u, moments, weights, fits, levels)
+    ctx.save_for_backward(poses, factor if factor.numel() else weight, active, beta_u, variances, scalars, fits, levels)
 
 
 def _backward(ctx, d_means, d_odds, *unused):  # type: ignore[no-untyped-def]
@@ -362,3 +373,4 @@ def _backward(ctx, d_means, d_odds, *unused):  # type: ignore[no-untyped-def]
 
 
 em_op.register_autograd(_backward, setup_context=_setup)
+em_backward_op.register_autograd(refuse_twice)

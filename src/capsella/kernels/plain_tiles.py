@@ -139,7 +139,7 @@ def few_samples(call: Call) -> list[str]:
 
 def refuse_twice(ctx: Any, *gradients: Tensor) -> NoReturn:
     """Be the gradient of a gradient, of which there is none."""
-    raise RuntimeError('tiled routing cannot be differentiated twice; expected impl="reference" for that')
+    raise RuntimeError('this implementation cannot be differentiated twice; expected impl="reference" for that')
 
 
 def squash_gradient(x: Tensor, gradient: Tensor, kind: str) -> Tensor:

@@ -62,35 +62,31 @@ def _over_lower(x, BB: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
-def _rows_of_four(record, BB: tl.constexpr, BD: tl.constexpr):
-    """Take [BB, 4·BD] apart; to load what belongs together at once is faster than to load it piece by piece."""
-    x = tl.permute(tl.reshape(record, [BB, 2, 2, BD]), (0, 3, 1, 2))
-    even, odd = tl.split(x)
-    first, third = tl.split(even)
-    second, fourth = tl.split(odd)
-    return first, second, third, fourth
+def _two(record, BB: tl.constexpr, BD: tl.constexpr):
+    """Take [BB, 2·BD] apart; to load what belongs together at once is faster than to load it piece by piece."""
+    return tl.split(tl.permute(tl.reshape(record, [BB, 2, BD]), (0, 2, 1)))
 
 
 @triton.jit
-def _density(votes, record, BB: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr):
-    """Distance of the votes from the mean, 1/σ², and log a_j N(û; μ, σ²) [BB, BI], from a fit μ, 1/σ², constant/D."""
-    mean, inverse, constant, _ = _rows_of_four(record, BB, BD)
+def _density(votes, fit, constant, BB: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr):
+    """Distance of the votes from the mean, 1/σ², and log a_j N(û; μ, σ²) [BB, BI], from a fit μ, 1/σ² and its constant."""
+    mean, inverse = _two(fit, BB, BD)
     far = votes - _to_votes(mean, BB, BI, BD)
     inverse = _to_votes(inverse, BB, BI, BD)
-    return far, inverse, _over_values(_to_votes(constant, BB, BI, BD) - 0.5 * far * far * inverse, BB, BI, BD)
+    return far, inverse, constant[:, None] - 0.5 * _over_values(far * far * inverse, BB, BI, BD)
 
 
 @triton.jit
-def _asked(votes, record, BB: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr):
-    """∂L/∂r [BB, BI] of an M-step and what each r pulls its vote by [BB, BI·BD], from μ, A, C, α/D.
+def _asked(votes, mean, pull, alpha, BB: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr):
+    """∂L/∂r [BB, BI] of an M-step and what each r pulls its vote by [BB, BI·BD], from μ, a pull A, C, and α.
 
     ∂L/∂r_ij = α_j + (û−μ)·A + (û−μ)²·C   and   ∂L/∂û_ij = r_ij (A + 2C(û−μ)).
     """
-    mean, straight, bent, alpha = _rows_of_four(record, BB, BD)
+    straight, bent = _two(pull, BB, BD)
     far = votes - _to_votes(mean, BB, BI, BD)
     straight = _to_votes(straight, BB, BI, BD)
     bent = far * _to_votes(bent, BB, BI, BD)
-    return _over_values(_to_votes(alpha, BB, BI, BD) + far * (straight + bent), BB, BI, BD), straight + 2 * bent
+    return alpha[:, None] + _over_values(far * (straight + bent), BB, BI, BD), straight + 2 * bent
 
 
 @triton.jit
@@ -98,8 +94,11 @@ def levels_kernel(
     p_poses,  # [B, I, P]
     p_weight,  # [I or 1, J, P/R, D/R]
     p_active,  # [B, I]: activations of the lower capsules
-    p_fit,  # [B, J, 4, BD]: μ, 1/σ², constant/D of the E-step
-    p_pull,  # [B, J, 4, BD]: see _asked
+    p_fit,  # [B, J, 2, BD]: μ, 1/σ² of the E-step
+    p_constant,  # [B, J]
+    p_next,  # [B, J, 2, BD]: the fit after it, for its μ
+    p_pull,  # [B, J, 2, BD]: A, C, see _asked
+    p_alpha,  # [B, J]
     p_level,  # [B, I]: log of the softmax's denominator over a_i; written without PULL, read with it
     p_mean,  # [B, I]: Σ_j R ∂L/∂r; written with PULL
     B,
@@ -122,7 +121,9 @@ def levels_kernel(
     e = tl.arange(0, BI)
     m, n = tl.arange(0, BI * BP), tl.arange(0, BI * BD)
     there, left = begin + b < B, I - start
-    at_record = begin.to(tl.int64) * (J * 4 * BD) + b[:, None] * (J * 4 * BD) + tl.arange(0, 4 * BD)[None, :]
+    upper = begin.to(tl.int64) * J + b * J
+    at_record = upper[:, None] * (2 * BD) + tl.arange(0, 2 * BD)[None, :]
+    at_row = upper[:, None] * (2 * BD) + tl.arange(0, BD)[None, :]
     w_mask = diagonal_mask(m, n, left, P, D, R, BP, BD)
     p_w = p_weight + start.to(tl.int64) * step + weight_diagonal(m, n, step, P, D, R, BP, BD)
     tile_at = begin.to(tl.int64) * I + start
@@ -138,12 +139,17 @@ def levels_kernel(
         level = tl.full([BB, BI], float("-inf"), tl.float32)
     total = tl.zeros([BB, BI], tl.float32)
     for j in range(J):
-        votes = product(u, tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0), PRECISION)
-        fit = tl.load(p_fit + at_record + j * (4 * BD), mask=there[:, None], other=0.0)
-        _, _, logit = _density(votes, fit, BB, BI, BD)
+        # loads stand before the product, which they need not wait for.
+        fit = tl.load(p_fit + at_record + j * (2 * BD), mask=there[:, None], other=0.0)
+        constant = tl.load(p_constant + upper + j, mask=there, other=0.0)
         if PULL:
-            pull = tl.load(p_pull + at_record + j * (4 * BD), mask=there[:, None], other=0.0)
-            asked, _ = _asked(votes, pull, BB, BI, BD)
+            mean = tl.load(p_next + at_row + j * (2 * BD), mask=there[:, None], other=0.0)
+            pull = tl.load(p_pull + at_record + j * (2 * BD), mask=there[:, None], other=0.0)
+            alpha = tl.load(p_alpha + upper + j, mask=there, other=0.0)
+        votes = product(u, tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0), PRECISION)
+        _, _, logit = _density(votes, fit, constant, BB, BI, BD)
+        if PULL:
+            asked, _ = _asked(votes, mean, pull, alpha, BB, BI, BD)
             total += tl.exp(logit - level) * asked
         else:
             higher = tl.maximum(level, logit)
@@ -160,9 +166,11 @@ def sums_kernel(
     p_poses,  # [B, I, P]
     p_weight,  # [I or 1, J, P/R, D/R]
     p_active,  # [B, I]
-    p_fit,  # [B, J, 4, BD]
-    p_pull,  # [B, J, 4, BD]
-    p_about,  # [B, J, 4, BD]: its first row is k, where powers are taken around something else ("first" and "spread")
+    p_fit,  # [B, J, 2, BD]
+    p_constant,  # [B, J]
+    p_next,  # [B, J, 2, BD]: the fit after it; its μ is what "first" and "spread" take powers around
+    p_pull,  # [B, J, 2, BD]
+    p_alpha,  # [B, J]
     p_level,  # [B, I]
     p_mean,  # [B, I]
     p_out,  # [chunks, 3, B, J, D]
@@ -191,17 +199,20 @@ def sums_kernel(
     there = begin + b < B
     at_u = (b[:, None] * I + m[None, :] // BP) * P + m[None, :] % BP
     at_each = begin.to(tl.int64) * I + b[:, None] * I + e[None, :]
-    at_record = (begin.to(tl.int64) * J + j) * (4 * BD) + b[:, None] * (J * 4 * BD)
+    upper = begin.to(tl.int64) * J + b * J + j
+    at_record = upper[:, None] * (2 * BD) + tl.arange(0, 2 * BD)[None, :]
     at_w = j * ((P // R) * (D // R)) + weight_diagonal(m, n, step, P, D, R, BP, BD)
     zeroth = tl.zeros([BB, BI * BD], tl.float32)
     first = tl.zeros([BB, BI * BD], tl.float32)
     second = tl.zeros([BB, BI * BD], tl.float32)
     if KIND != "first":
-        fit = tl.load(p_fit + at_record + tl.arange(0, 4 * BD)[None, :], mask=there[:, None], other=0.0)
+        fit = tl.load(p_fit + at_record, mask=there[:, None], other=0.0)
+        constant = tl.load(p_constant + upper, mask=there, other=0.0)
+    if KIND != "step":
+        next_mean = tl.load(p_next + upper[:, None] * (2 * BD) + d[None, :], mask=there[:, None], other=0.0)
     if KIND == "pull":
-        pull = tl.load(p_pull + at_record + tl.arange(0, 4 * BD)[None, :], mask=there[:, None], other=0.0)
-    if (KIND == "first") | (KIND == "spread"):
-        about = _to_votes(tl.load(p_about + at_record + d[None, :], mask=there[:, None], other=0.0), BB, BI, BD)
+        pull = tl.load(p_pull + at_record, mask=there[:, None], other=0.0)
+        alpha = tl.load(p_alpha + upper, mask=there, other=0.0)
     # what a tile needs of its lower capsules is loaded a tile ahead.
     start = chunk * tiles * BI
     p_ahead = p_active if KIND == "first" else p_level
@@ -222,16 +233,16 @@ def sums_kernel(
         if KIND == "first":
             x = here / J
         else:
-            far, _, logit = _density(votes, fit, BB, BI, BD)
+            far, _, logit = _density(votes, fit, constant, BB, BI, BD)
             x = tl.exp(logit - here)
             if KIND == "pull":
                 mean = mean_ahead
                 mean_ahead = tl.load(p_mean + following + at_each, mask=next_mask, other=0.0)
-                asked, _ = _asked(votes, pull, BB, BI, BD)
+                asked, _ = _asked(votes, next_mean, pull, alpha, BB, BI, BD)
                 x *= asked - mean
         x = tl.where(there[:, None] & (e[None, :] < left), x, 0.0)
         if (KIND == "first") | (KIND == "spread"):
-            far = votes - about
+            far = votes - _to_votes(next_mean, BB, BI, BD)
         x = _to_values(x, BB, BI, BD)
         zeroth += x
         first += x * far
@@ -251,8 +262,10 @@ def gradients_kernel(
     p_poses,  # [B, I, P]
     p_weight,  # [I or 1, J, P/R, D/R]
     p_active,  # [B, I]
-    p_fits,  # [T, B, J, 4, BD]: of the E-steps; the last is not read
-    p_pulls,  # [T, B, J, 4, BD]: of the M-steps
+    p_fits,  # [T, B, J, 2, BD]
+    p_constants,  # [T, B, J]
+    p_pulls,  # [T, B, J, 2, BD]
+    p_alphas,  # [T, B, J]
     p_levels,  # [T−1, B, I]
     p_means,  # [T−1, B, I]
     p_d_poses,  # [B, I, P]
@@ -281,7 +294,7 @@ def gradients_kernel(
     b = tl.arange(0, BB)
     e = tl.arange(0, BI)
     m, n = tl.arange(0, BI * BP), tl.arange(0, BI * BD)
-    records, lowers = B.to(tl.int64) * (J * 4 * BD), B.to(tl.int64) * I
+    uppers, lowers = B.to(tl.int64) * J, B.to(tl.int64) * I
     at_u = (b[:, None] * I + m[None, :] // BP) * P + m[None, :] % BP
     at_each = b[:, None] * I + e[None, :]
     at_w = weight_diagonal(m, n, step, P, D, R, BP, BD)
@@ -301,7 +314,9 @@ def gradients_kernel(
         for block in range(blocks):
             begin = (split * blocks + block) * BB
             there = begin + b < B
-            at_record = begin.to(tl.int64) * (J * 4 * BD) + b[:, None] * (J * 4 * BD) + tl.arange(0, 4 * BD)[None, :]
+            upper = begin.to(tl.int64) * J + b * J
+            at_record = upper[:, None] * (2 * BD) + tl.arange(0, 2 * BD)[None, :]
+            at_row = upper[:, None] * (2 * BD) + tl.arange(0, BD)[None, :]
             tile_at = begin.to(tl.int64) * I + start
             u_mask = there[:, None] & (m[None, :] // BP < left) & (m[None, :] % BP < P)
             u = tl.load(p_poses + tile_at * P + at_u, mask=u_mask, other=0.0)
@@ -314,21 +329,26 @@ def gradients_kernel(
             for t in tl.static_range(T - 1):
                 at = t * lowers + tile_at + at_each
                 levels = levels + (tl.load(p_levels + at, mask=each_mask, other=float("inf")),)
-                mean = tl.load(p_means + at, mask=each_mask, other=0.0)
-                means = means + (mean,)
-                d_active += mean
+                means = means + (tl.load(p_means + at, mask=each_mask, other=0.0),)
+                d_active += means[t]
             for j in range(J):
+                mean = tl.load(p_fits + at_row + j * (2 * BD), mask=there[:, None], other=0.0)
+                pull = tl.load(p_pulls + at_record + j * (2 * BD), mask=there[:, None], other=0.0)
+                alpha = tl.load(p_alphas + upper + j, mask=there, other=0.0)
                 w = tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0)
                 votes = product(u, w, PRECISION)
-                pull = tl.load(p_pulls + at_record + j * (4 * BD), mask=there[:, None], other=0.0)
-                asked, d_votes = _asked(votes, pull, BB, BI, BD)
+                asked, d_votes = _asked(votes, mean, pull, alpha, BB, BI, BD)
                 d_active += asked / J
                 d_votes *= _to_values(active / J, BB, BI, BD)
                 for t in tl.static_range(T - 1):
-                    fit = tl.load(p_fits + t * records + at_record + j * (4 * BD), mask=there[:, None], other=0.0)
-                    far, inverse, logit = _density(votes, fit, BB, BI, BD)
-                    pull = tl.load(p_pulls + (t + 1) * records + at_record + j * (4 * BD), mask=there[:, None], other=0.0)
-                    asked, pulled = _asked(votes, pull, BB, BI, BD)
+                    here, after = t * uppers, (t + 1) * uppers
+                    fit = tl.load(p_fits + here * (2 * BD) + at_record + j * (2 * BD), mask=there[:, None], other=0.0)
+                    constant = tl.load(p_constants + here + upper + j, mask=there, other=0.0)
+                    mean = tl.load(p_fits + after * (2 * BD) + at_row + j * (2 * BD), mask=there[:, None], other=0.0)
+                    pull = tl.load(p_pulls + after * (2 * BD) + at_record + j * (2 * BD), mask=there[:, None], other=0.0)
+                    alpha = tl.load(p_alphas + after + upper + j, mask=there, other=0.0)
+                    far, inverse, logit = _density(votes, fit, constant, BB, BI, BD)
+                    asked, pulled = _asked(votes, mean, pull, alpha, BB, BI, BD)
                     r = tl.exp(logit - levels[t])
                     d_votes += pulled * _to_values(r, BB, BI, BD)
                     d_votes -= far * inverse * _to_values(r * (asked - means[t]), BB, BI, BD)

@@ -31,14 +31,15 @@ def _power(p_parts, at, inside, size, chunks, BC: tl.constexpr, BR: tl.constexpr
 @triton.jit
 def finish_kernel(
     p_parts,  # [chunks, 3, rows, D]
-    p_about,  # [rows, 4, BD]: its first row is what powers were taken around
+    p_about,  # [rows, 2, BD]: its first row is what powers were taken around
     p_beta_a,  # [J]
     p_beta_u,  # [J]
     p_weight_sum,  # [rows]: S0
     p_mean,  # [rows, D]: μ
     p_variance,  # [rows, D]
     p_odds,  # [rows]: log odds of a_j
-    p_fit,  # [rows, 4, BD]: μ, 1/σ², constant/D
+    p_fit,  # [rows, 2, BD]: μ, 1/σ²
+    p_constant,  # [rows]
     rows,
     chunks,
     eps,
@@ -58,7 +59,7 @@ def finish_kernel(
     real = r < rows
     inside = real[:, None] & (d[None, :] < D)
     at = r[:, None].to(tl.int64) * D + d[None, :]
-    record = r[:, None].to(tl.int64) * (4 * BD) + d[None, :]
+    record = r[:, None].to(tl.int64) * (2 * BD) + d[None, :]
     size = rows.to(tl.int64) * D
     # the sum of x stands in all D places; they are equal.
     weight = tl.max(tl.where(inside, _power(p_parts, at, inside, size, chunks, BC, BR, BD), 0.0), 1)
@@ -80,7 +81,7 @@ def finish_kernel(
         if GAUSSIAN:
             constant -= 0.5 * (logs + D * 1.8378770664093453)  # log 2π
         tl.store(p_fit + record + BD, tl.where(inside, 1.0 / variance, 0.0), mask=real[:, None])
-        tl.store(p_fit + record + 2 * BD, tl.where(inside, constant[:, None] / D, 0.0), mask=real[:, None])
+        tl.store(p_constant + r, constant, mask=real)
         tl.store(p_mean + at, mean, mask=inside)
         tl.store(p_variance + at, variance, mask=inside)
         tl.store(p_weight_sum + r, weight, mask=real)
@@ -94,10 +95,10 @@ def turn_kernel(
     p_d_odds,  # [rows]: gradient of the last log odds
     p_beta_u,  # [J]
     p_weight_sum,
-    p_mean,
     p_variance,
     p_odds,
-    p_pull,  # [rows, 4, BD]: μ, A, C, α/D
+    p_pull,  # [rows, 2, BD]: A, C
+    p_alpha,  # [rows]
     p_d_beta_a,  # [rows]
     p_d_beta_u,  # [rows]
     rows,
@@ -119,10 +120,9 @@ def turn_kernel(
     real = r < rows
     inside = real[:, None] & (d[None, :] < D)
     at = r[:, None].to(tl.int64) * D + d[None, :]
-    record = r[:, None].to(tl.int64) * (4 * BD) + d[None, :]
+    record = r[:, None].to(tl.int64) * (2 * BD) + d[None, :]
     size = rows.to(tl.int64) * D
     weight = tl.load(p_weight_sum + r, mask=real, other=1.0)
-    mean = tl.load(p_mean + at, mask=inside, other=0.0)
     variance = tl.load(p_variance + at, mask=inside, other=1.0)
     odds = tl.load(p_odds + r, mask=real, other=0.0)
     if LAST:
@@ -146,7 +146,6 @@ def turn_kernel(
     d_variance += (d_cost * weight * half)[:, None] / variance
     bent = tl.where(inside, d_variance / weight[:, None], 0.0)
     alpha = d_cost * (D * beta_u + logs * half) - tl.sum(bent * (variance - eps), 1)
-    tl.store(p_pull + record, tl.where(inside, mean, 0.0), mask=real[:, None])
-    tl.store(p_pull + record + BD, tl.where(inside, d_mean / weight[:, None], 0.0), mask=real[:, None])
-    tl.store(p_pull + record + 2 * BD, bent, mask=real[:, None])
-    tl.store(p_pull + record + 3 * BD, tl.where(inside, alpha[:, None] / D, 0.0), mask=real[:, None])
+    tl.store(p_pull + record, tl.where(inside, d_mean / weight[:, None], 0.0), mask=real[:, None])
+    tl.store(p_pull + record + BD, bent, mask=real[:, None])
+    tl.store(p_alpha + r, alpha, mask=real)
