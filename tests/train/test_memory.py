@@ -202,23 +202,21 @@ def test_out_of_memory_for_real_names_a_batch_size_that_then_trains(tmp_path: Pa
     data = made_data(40)
     many = from_tensors(torch.zeros(8192, 1, SIDE, SIDE, dtype=torch.uint8), torch.arange(8192) % CLASSES)
 
-    def act() -> dict[str, Any]:
+    def act(size: int, steps: int) -> dict[str, Any]:
         short_run(wide_net(), data, steps=1)  # whatever is loaded at the first step is loaded
         leave_room(160 << 20)
         try:
-            short_run(wide_net(), many, batch_size=8192, steps=2)
+            return {"losses": losses(short_run(wide_net(), many, batch_size=size, steps=steps))}
         except OutOfMemory as error:
-            message = one_line(error)
-        else:
-            return {"error": "8192 images of 32 KiB fitted into 160 MiB"}
-        size = int(re.findall(r"batch_size=(\d+) fits$", message)[0])
-        again = short_run(wide_net(), many, batch_size=size, steps=3)
-        return {"message": message, "size": size, "losses": losses(again)}
+            return {"message": one_line(error)}
 
-    found = in_a_child(act, tmp_path)
-    assert "error" not in found, found
-    assert found["message"].startswith("batch_size=8192 does not fit into the memory of cpu")
-    assert found["size"] in (512, 1024, 2048, 4096)
+    # the second try is another process, as a user's is: what an allocator keeps from the first belongs to neither.
+    message = in_a_child(lambda: act(8192, 2), tmp_path).get("message", "8192 images of 32 KiB fitted into 160 MiB")
+    assert message.startswith("batch_size=8192 does not fit into the memory of cpu")
+    size = int(re.findall(r"batch_size=(\d+) fits$", message)[0])
+    assert size in (512, 1024, 2048, 4096)
+    found = in_a_child(lambda: act(size, 3), tmp_path)
+    assert "losses" in found, found
     assert len(found["losses"]) == 3
 
 

@@ -1,13 +1,14 @@
 """Faster ways to route, added to the routing registry when this package is imported; ``capsella.routing`` imports it.
 
 ``plain_*`` are plain PyTorch, for any device: routing in one step as one matrix product, agreement and EM without the votes.
+``compiled_*`` is C++ for CPUs, built at first use where there is a compiler.
 """
 
 from __future__ import annotations
 
 import importlib.util
 
-from capsella.kernels import plain_agreement, plain_em, plain_products
+from capsella.kernels import compiled_agreement, plain_agreement, plain_em, plain_products
 from capsella.routing.base import Implementation
 from capsella.routing.dispatch import register_implementation
 
@@ -22,6 +23,14 @@ _PLAIN = (
 )
 for _algorithm, _name, _run, _refuse in _PLAIN:
     register_implementation(Implementation(_algorithm, "vote_and_route", _name, _run, _refuse, PLAIN_RANK))
+
+COMPILED_RANK = 300
+
+register_implementation(
+    Implementation(
+        "agreement", "vote_and_route", "compiled", compiled_agreement.agreement, compiled_agreement.refuse, COMPILED_RANK
+    )
+)
 
 FUSED_RANK = 100
 

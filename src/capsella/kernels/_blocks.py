@@ -11,6 +11,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+# sizes that may be one: Triton would make a constant of that, which has no methods.
+SIZES = ("B", "I", "rows", "chunks")
+
 
 @triton.jit
 def lower(k, BP: tl.constexpr):

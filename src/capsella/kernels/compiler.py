@@ -15,10 +15,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 # no finite-math or reassociation: NaN and infinity must come out as they would in PyTorch, sums in the order that is written.
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-march=native",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+    "-shared",
+)
 _THREADS = ("-pthread",)
 _USUAL = ("c++", "g++", "clang++")
 _PATIENCE = 300
@@ -38,10 +48,13 @@ def find_compiler() -> list[str]:
     return next(([name] for name in _USUAL if shutil.which(name)), [])
 
 
-def load(source: Path, compiler: list[str]) -> ctypes.CDLL:
-    """Return the library of a source, built now if this machine has none of it yet; raise ``BuildError`` if that fails."""
+def load(source: Path, headers: Sequence[Path], compiler: list[str]) -> ctypes.CDLL:
+    """Return the library of a source and the headers beside it that it includes; raise ``BuildError`` if that fails.
+
+    It is built now if this machine has none of it yet.
+    """
     try:
-        text = source.read_bytes()
+        text = b"".join(path.read_bytes() for path in (source, *headers))
         path = _folder() / f"{source.stem}-{_digest(text, compiler)}.so"
         if not path.exists():
             _build(source, compiler, path)

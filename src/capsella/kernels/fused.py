@@ -135,10 +135,11 @@ def em(
         normaliser=normaliser,
         output=output,
     )
-    active = activations.float()
-    active = active.clamp(min=torch.finfo(torch.float32).tiny)
+    active = activations.float().clamp(min=torch.finfo(torch.float32).tiny)
+    scale = active.detach().amax(dim=1)
+    half, gaussian = cost_log == "std", normaliser == "gaussian"
     mean, odds, *_ = em_op(
-        poses, weight, active, beta_a, beta_u, temperatures, eps, cost_log == "std", normaliser == "gaussian", rows
+        poses, weight, active / scale[:, None], scale, beta_a, beta_u, temperatures, eps, half, gaussian, rows
     )
     # a bias moves all votes of an upper capsule alike, so only its mean.
     mean = mean if bias is None else mean + bias

@@ -199,7 +199,7 @@ def agreement_op(
         poses, lengths, s [T, B, J, D] before the squash, running sums S [T−1, B, J, D] as factors of products, log sums
         [T−1, B, I], the weight as a factor (empty if it is one).
     """
-    factor = weight.to(poses.dtype)
+    factor = weight.to(poses.dtype, memory_format=torch.contiguous_format)
     job = _Job(poses, factor, rows)
     B, I, J, D, T = job.B, job.I, job.J, job.D, num_iters
     above, lengths = poses.new_empty(B, J, D), poses.new_empty(B, J)
@@ -229,7 +229,7 @@ def agreement_op(
             J=J,
             **const,
         )
-    return above, lengths, raw, sums, levels, factor if factor is not weight else poses.new_empty(0)
+    return above, lengths, raw, sums, levels, factor if weight.dtype != poses.dtype else poses.new_empty(0)
 
 
 @agreement_op.register_fake

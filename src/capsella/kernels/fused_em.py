@@ -84,18 +84,19 @@ class _Job:
         after: Fit,
         *,
         pull: Fit | None = None,
+        log: Tensor | None = None,
         level: Tensor | None = None,
         mean: Tensor | None = None,
-    ) -> Tensor:
-        """Return the sums of each program, [chunks, 3, B·J, D]."""
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sums of each program, [chunks, 3, B·J, D], and what those of "step" were divided by, [chunks, B·J]."""
         of = self.tiles.sums
         blocks, all_tiles = -(-self.B // of.BB), -(-self.I // of.BI)
-        records = (fit.rows, fit.scalar, after.rows, *(fit if pull is None else pull))
+        records = (fit.rows, fit.scalar, after.rows, *(fit if pull is None else pull), fit.scalar if log is None else log)
         others = (fit.scalar if level is None else level, fit.scalar if mean is None else mean)
         if kind in ("step", "pull"):
             self._levels(records, others, pull=kind == "pull")
         chunks, tiles = of.split(all_tiles, blocks * self.J, self.device)
-        parts = self.wide(chunks, 3, self.upper, self.D)
+        parts, tops = self.wide(chunks, 3, self.upper, self.D), self.wide(chunks, self.upper)
         sums_kernel[(blocks, chunks, self.J)](
             self.poses,
             self.weight,
@@ -103,6 +104,7 @@ class _Job:
             *records,
             *others,
             parts,
+            tops,
             self.B,
             self.I,
             self.step,
@@ -111,12 +113,12 @@ class _Job:
             **self.const,
             **of.launch,
         )
-        return parts
+        return parts, tops
 
     def _levels(self, records: tuple[Tensor, ...], others: tuple[Tensor, Tensor], *, pull: bool) -> None:
         """Fill the levels, or with a pull the means."""
         of = self.tiles.levels
-        levels_kernel[(-(-self.B // of.BB), -(-self.I // of.BI))](
+        levels_kernel[(-(-self.I // of.BI), -(-self.B // of.BB))](
             self.poses,
             self.weight,
             self.active,
@@ -141,6 +143,7 @@ def em_op(
     poses: Tensor,
     weight: Tensor,
     active: Tensor,
+    scale: Tensor,
     beta_a: Tensor,
     beta_u: Tensor,
     temperatures: Sequence[float],
@@ -154,7 +157,9 @@ def em_op(
     Args:
         poses: lower poses.
         weight: [I, J, P/R, D/R] or [1, J, P/R, D/R].
-        active: activations of the lower capsules, [B, I], positive.
+        active: activations of the lower capsules, [B, I], positive, divided by ``scale``.
+        scale: [B], the largest of each sample: what is left of them can be added up in float32 however small they are. No
+            gradient: the result does not depend on it.
         beta_a: [J].
         beta_u: [J].
         temperatures: λ of every iteration.
@@ -164,21 +169,24 @@ def em_op(
         rows: R of a matrix pose.
 
     Returns:
-        means, log odds, then of all iterations: variances [T, B·J, D], sums of r, log odds and constants [3, T, B·J], fits
+        means, log odds, then of all iterations: variances [T, B·J, D], log Σ r, log odds and constants [3, T, B·J], fits
         [T, B·J, 2, ·], denominators [T−1, B, I], and the weight as a factor (empty if it is one).
     """
-    factor = weight.to(poses.dtype)
+    factor = weight.to(poses.dtype, memory_format=torch.contiguous_format)
     job = _Job(poses, factor, active, rows)
     T, D, upper = len(temperatures), job.D, job.upper
     variances, scalars = job.wide(T, upper, D), job.wide(3, T, upper)
     fits, levels = job.wide(T, upper, 2, job.BD), job.wide(T - 1, job.B, job.I)
     means = job.wide(job.B, job.J, D)
-    beta_a, beta_u = beta_a.float().contiguous(), beta_u.float().contiguous()
+    beta_a, beta_u, scale = (x.float().contiguous() for x in (beta_a, beta_u, scale))
 
-    def finish(t: int, parts: Tensor, about: Fit, *, mean_only: bool = False) -> None:
+    def finish(t: int, sums: tuple[Tensor, Tensor], about: Fit, *, mean_only: bool = False) -> None:
+        parts, tops = sums
         grid, const = job.over_rows(len(parts))
         finish_kernel[grid](
             parts,
+            tops,
+            scale,
             about.rows,
             beta_a,
             beta_u,
@@ -193,6 +201,7 @@ def em_op(
             eps,
             temperatures[t],
             MEAN_ONLY=mean_only,
+            TOPS=mean_only and t > 0,
             HALF=half,
             GAUSSIAN=gaussian,
             **const,
@@ -204,14 +213,14 @@ def em_op(
         fit = Fit(fits[t], scalars[2, t])
         if t == 0:
             finish(t, job.sums("first", before, before), before, mean_only=True)
-            parts = job.sums("first", before, fit)
+            sums = job.sums("first", before, fit)
         else:
             finish(t, job.sums("step", before, before, level=levels[t - 1]), before, mean_only=True)
-            parts = job.sums("spread", before, fit, level=levels[t - 1])
-        finish(t, parts, fit)
+            sums = job.sums("spread", before, fit, log=scalars[0, t], level=levels[t - 1])
+        finish(t, sums, fit)
         before = fit
     odds = scalars[1, -1].reshape(job.B, job.J).clone()
-    return means, odds, variances, scalars, fits, levels, factor if factor is not weight else poses.new_empty(0)
+    return means, odds, variances, scalars, fits, levels, factor if weight.dtype != poses.dtype else poses.new_empty(0)
 
 
 @em_op.register_fake
@@ -219,6 +228,7 @@ def _(
     poses: Tensor,
     weight: Tensor,
     active: Tensor,
+    scale: Tensor,
     beta_a: Tensor,
     beta_u: Tensor,
     temperatures: Sequence[float],
@@ -248,6 +258,7 @@ def em_backward_op(
     poses: Tensor,
     weight: Tensor,
     active: Tensor,
+    scale: Tensor,
     beta_u: Tensor,
     variances: Tensor,
     scalars: Tensor,
@@ -270,13 +281,15 @@ def em_backward_op(
     for t in reversed(range(T)):
         if t + 1 < T:
             fit, after = (Fit(fits[k], scalars[2, k]) for k in (t, t + 1))
-            parts = job.sums("pull", fit, after, pull=Fit(pulls[t + 1], alphas[t + 1]), level=levels[t], mean=means[t])
+            pull, log = Fit(pulls[t + 1], alphas[t + 1]), scalars[0, t + 1]
+            parts, _ = job.sums("pull", fit, after, pull=pull, log=log, level=levels[t], mean=means[t])
         grid, const = job.over_rows(len(parts))
         turn_kernel[grid](
             parts,
             d_means,
             d_odds,
             beta_u,
+            scale,
             scalars[0, t],
             variances[t],
             scalars[1, t],
@@ -310,6 +323,7 @@ def em_backward_op(
         scalars[2],
         pulls,
         alphas,
+        scalars[0],
         levels,
         means,
         d_poses,
@@ -337,6 +351,7 @@ def _(
     poses: Tensor,
     weight: Tensor,
     active: Tensor,
+    scale: Tensor,
     beta_u: Tensor,
     variances: Tensor,
     scalars: Tensor,
@@ -360,16 +375,16 @@ def _(
 
 
 def _setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    poses, weight, active, beta_a, beta_u, *ctx.rest = inputs
+    poses, weight, active, scale, beta_a, beta_u, *ctx.rest = inputs
     _, _, variances, scalars, fits, levels, factor = output
     ctx.dtype, ctx.dtypes = weight.dtype, (active.dtype, beta_a.dtype, beta_u.dtype)
-    ctx.save_for_backward(poses, factor if factor.numel() else weight, active, beta_u, variances, scalars, fits, levels)
+    ctx.save_for_backward(poses, factor if factor.numel() else weight, active, scale, beta_u, variances, scalars, fits, levels)
 
 
 def _backward(ctx, d_means, d_odds, *unused):  # type: ignore[no-untyped-def]
     d_poses, d_weight, *others = em_backward_op(d_means, d_odds, *ctx.saved_tensors, *ctx.rest, ctx.dtype)
-    wide = (d.to(dtype) for d, dtype in zip(others, ctx.dtypes, strict=True))
-    return d_poses, d_weight, *wide, None, None, None, None, None
+    d_active, *d_betas = (d.to(dtype) for d, dtype in zip(others, ctx.dtypes, strict=True))
+    return d_poses, d_weight, d_active, None, *d_betas, None, None, None, None, None
 
 
 em_op.register_autograd(_backward, setup_context=_setup)

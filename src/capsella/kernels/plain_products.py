@@ -23,6 +23,8 @@ from capsella.routing.base import Call, Routed, as_couplings, check_bias, routed
 from capsella.routing.uniform import NORMALISATIONS
 from capsella.shapes import Poses
 
+LONGEST = 1 << 12
+
 
 def route_by_product(
     poses: Poses,
@@ -57,13 +59,26 @@ def weighted_sum(poses: Poses, weight: Tensor, couplings: Tensor | float, rows: 
         if shared:
             total = torch.einsum("brp,jpd->bjrd", matrices.sum(dim=1), weight[0])
         else:
-            total = torch.einsum("birp,ijpd->bjrd", matrices, weight)
+            total = _sum_of_votes(matrices, weight, None)
         return rearrange(total, "b j r d -> b j (r d)") * couplings
     if shared:
         total = torch.einsum("bjrp,jpd->bjrd", torch.einsum("ij,birp->bjrp", couplings, matrices), weight[0])
     else:
-        total = torch.einsum("birp,ijpd->bjrd", matrices, couplings[..., None, None] * weight)
+        total = _sum_of_votes(matrices, weight, couplings)
     return rearrange(total, "b j r d -> b j (r d)")
+
+
+def _sum_of_votes(matrices: Tensor, weight: Tensor, couplings: Tensor | None) -> Tensor:
+    """Compute Σ_i (c_ij) u_i W_ij as [B, J, R, D], in sums of ``LONGEST`` products at most: one long sum would lose digits."""
+    I, P = matrices.shape[1], weight.shape[2]
+    factors = weight if couplings is None else couplings[..., None, None] * weight
+    step = max(1, LONGEST // max(P, 1))
+    if is_open(I) or step >= I:
+        return torch.einsum("birp,ijpd->bjrd", matrices, factors)
+    # `split`, not slices: their gradients are put together once, those of slices one after another at full size.
+    pieces = zip(matrices.split(step, dim=1), factors.split(step), strict=True)
+    parts = [torch.einsum("birp,ijpd->bjrd", u, w) for u, w in pieces]
+    return torch.stack(parts).sum(dim=0)
 
 
 def uniform(

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from capsella.kernels._blocks import (
+    SIZES,
     add,
     apart,
     lower,
@@ -34,7 +35,7 @@ from capsella.kernels._blocks import (
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def sums_kernel(
     p_poses,  # [B, I, P]
     p_weight,  # [I or 1, J, P/R, D/R]
@@ -144,7 +145,7 @@ def _given(p_given, start, j, left, BI: tl.constexpr, J: tl.constexpr, GIVEN: tl
     return x
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def finish_kernel(
     p_parts,  # [chunks, B·J, D]
     p_bias,  # [J, D]
@@ -189,7 +190,7 @@ def finish_kernel(
         tl.store(p_factor + at, v, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def turn_kernel(
     p_parts,  # [chunks, B·J, D]: what the later iteration asks of this one's poses
     p_d_poses,  # [B·J, D]: gradient of the returned poses
@@ -246,7 +247,7 @@ def _add_chunks(p_parts, at, inside, size, chunks, BC: tl.constexpr, BR: tl.cons
     return total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def gradients_kernel(
     p_poses,  # [B, I, P]
     p_weight,  # [I or 1, J, P/R, D/R]

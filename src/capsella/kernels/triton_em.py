@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from capsella.kernels._blocks import add, product
+from capsella.kernels._blocks import SIZES, add, product
 
 
 @triton.jit
@@ -78,9 +78,10 @@ def _density(votes, fit, constant, BB: tl.constexpr, BI: tl.constexpr, BD: tl.co
 
 @triton.jit
 def _asked(votes, mean, pull, alpha, BB: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr):
-    """∂L/∂r [BB, BI] of an M-step and what each r pulls its vote by [BB, BI·BD], from μ, a pull A, C, and α.
+    """What an M-step asks of each r [BB, BI] and pulls each vote by [BB, BI·BD], from μ, a pull A, C, and α.
 
-    ∂L/∂r_ij = α_j + (û−μ)·A + (û−μ)²·C   and   ∂L/∂û_ij = r_ij (A + 2C(û−μ)).
+    With w_ij = r_ij/S_j and S_j = Σ_i r_ij:  S_j ∂L/∂r_ij = α_j + (û−μ)·A + (û−μ)²·C   and   ∂L/∂û_ij = w_ij (A + 2C(û−μ)).
+    Neither divides by S, which vanishes where another Gaussian explains every vote.
     """
     straight, bent = _two(pull, BB, BD)
     far = votes - _to_votes(mean, BB, BI, BD)
@@ -89,7 +90,7 @@ def _asked(votes, mean, pull, alpha, BB: tl.constexpr, BI: tl.constexpr, BD: tl.
     return alpha[:, None] + _over_values(far * (straight + bent), BB, BI, BD), straight + 2 * bent
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def levels_kernel(
     p_poses,  # [B, I, P]
     p_weight,  # [I or 1, J, P/R, D/R]
@@ -99,6 +100,7 @@ def levels_kernel(
     p_next,  # [B, J, 2, BD]: the fit after it, for its μ
     p_pull,  # [B, J, 2, BD]: A, C, see _asked
     p_alpha,  # [B, J]
+    p_log,  # [B, J]: log S of the M-step that is pulled
     p_level,  # [B, I]: log of the softmax's denominator over a_i; written without PULL, read with it
     p_mean,  # [B, I]: Σ_j R ∂L/∂r; written with PULL
     B,
@@ -116,7 +118,8 @@ def levels_kernel(
     PRECISION: tl.constexpr,
 ):
     """Sum over upper capsules what the E-step, or the way back through it, needs of all of them."""
-    begin, start = tl.program_id(0) * BB, tl.program_id(1) * BI
+    # the axis of a grid that may be long comes first.
+    start, begin = tl.program_id(0) * BI, tl.program_id(1) * BB
     b = tl.arange(0, BB)
     e = tl.arange(0, BI)
     m, n = tl.arange(0, BI * BP), tl.arange(0, BI * BD)
@@ -146,6 +149,7 @@ def levels_kernel(
             mean = tl.load(p_next + at_row + j * (2 * BD), mask=there[:, None], other=0.0)
             pull = tl.load(p_pull + at_record + j * (2 * BD), mask=there[:, None], other=0.0)
             alpha = tl.load(p_alpha + upper + j, mask=there, other=0.0)
+            constant -= tl.load(p_log + upper + j, mask=there, other=0.0)
         votes = product(u, tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0), PRECISION)
         _, _, logit = _density(votes, fit, constant, BB, BI, BD)
         if PULL:
@@ -161,7 +165,7 @@ def levels_kernel(
         tl.store(p_level + at_each, level + tl.log(total) - tl.log(active), mask=each_mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def sums_kernel(
     p_poses,  # [B, I, P]
     p_weight,  # [I or 1, J, P/R, D/R]
@@ -171,9 +175,11 @@ def sums_kernel(
     p_next,  # [B, J, 2, BD]: the fit after it; its μ is what "first" and "spread" take powers around
     p_pull,  # [B, J, 2, BD]
     p_alpha,  # [B, J]
+    p_log,  # [B, J]
     p_level,  # [B, I]
     p_mean,  # [B, I]
     p_out,  # [chunks, 3, B, J, D]
+    p_top,  # [chunks, B, J]: log of what the sums of "step" were divided by
     B,
     I,
     step,
@@ -189,7 +195,10 @@ def sums_kernel(
     BD: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Sum x, x(û−k) and x(û−k)² over a chunk of lower capsules for one upper one; x = r, or ∂L/∂z on the way back."""
+    """Sum x, x(û−k) and x(û−k)² over a chunk of lower capsules for one upper one.
+
+    x is r ("first"), r over the largest of the chunk ("step"), w ("spread"), or ∂L/∂z = w S ∂L/∂r − r Σ_k R ∂L/∂r ("pull").
+    """
     begin = tl.program_id(0) * BB
     chunk, j = tl.program_id(1), tl.program_id(2)
     b = tl.arange(0, BB)
@@ -213,6 +222,9 @@ def sums_kernel(
     if KIND == "pull":
         pull = tl.load(p_pull + at_record, mask=there[:, None], other=0.0)
         alpha = tl.load(p_alpha + upper, mask=there, other=0.0)
+    if (KIND == "spread") | (KIND == "pull"):
+        log = tl.load(p_log + upper, mask=there, other=0.0)
+    top = tl.full([BB], float("-inf"), tl.float32)
     # what a tile needs of its lower capsules is loaded a tile ahead.
     start = chunk * tiles * BI
     p_ahead = p_active if KIND == "first" else p_level
@@ -234,12 +246,24 @@ def sums_kernel(
             x = here / J
         else:
             far, _, logit = _density(votes, fit, constant, BB, BI, BD)
-            x = tl.exp(logit - here)
+            logit -= here
+            if KIND == "step":
+                # r may vanish for all lower capsules; divided by the largest so far, it does not.
+                logit = tl.where(e[None, :] < left, logit, float("-inf"))
+                higher = tl.maximum(top, tl.max(logit, 1))
+                base = tl.where(higher == float("-inf"), 0.0, higher)
+                shrink = tl.exp(top - base)
+                zeroth *= shrink[:, None]
+                first *= shrink[:, None]
+                top = higher
+                x = tl.exp(logit - base[:, None])
+            else:
+                x = tl.exp(logit - log[:, None])
             if KIND == "pull":
                 mean = mean_ahead
                 mean_ahead = tl.load(p_mean + following + at_each, mask=next_mask, other=0.0)
                 asked, _ = _asked(votes, next_mean, pull, alpha, BB, BI, BD)
-                x *= asked - mean
+                x = x * asked - tl.exp(logit) * mean
         x = tl.where(there[:, None] & (e[None, :] < left), x, 0.0)
         if (KIND == "first") | (KIND == "spread"):
             far = votes - _to_votes(next_mean, BB, BI, BD)
@@ -253,11 +277,13 @@ def sums_kernel(
     out_mask = there[:, None] & (d[None, :] < D)
     tl.store(p_out + at_out, _over_lower(zeroth, BB, BI, BD), mask=out_mask)
     tl.store(p_out + plane + at_out, _over_lower(first, BB, BI, BD), mask=out_mask)
-    if KIND != "step":
+    if KIND == "step":
+        tl.store(p_top + chunk.to(tl.int64) * (B.to(tl.int64) * J) + upper, top, mask=there)
+    else:
         tl.store(p_out + 2 * plane + at_out, _over_lower(second, BB, BI, BD), mask=out_mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def gradients_kernel(
     p_poses,  # [B, I, P]
     p_weight,  # [I or 1, J, P/R, D/R]
@@ -266,6 +292,7 @@ def gradients_kernel(
     p_constants,  # [T, B, J]
     p_pulls,  # [T, B, J, 2, BD]
     p_alphas,  # [T, B, J]
+    p_logs,  # [T, B, J]: log S of the M-steps
     p_levels,  # [T−1, B, I]
     p_means,  # [T−1, B, I]
     p_d_poses,  # [B, I, P]
@@ -337,9 +364,10 @@ def gradients_kernel(
                 alpha = tl.load(p_alphas + upper + j, mask=there, other=0.0)
                 w = tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0)
                 votes = product(u, w, PRECISION)
+                share = tl.exp(-tl.load(p_logs + upper + j, mask=there, other=0.0)) / J
                 asked, d_votes = _asked(votes, mean, pull, alpha, BB, BI, BD)
-                d_active += asked / J
-                d_votes *= _to_values(active / J, BB, BI, BD)
+                d_active += asked * share[:, None]
+                d_votes *= _to_values(active * share[:, None], BB, BI, BD)
                 for t in tl.static_range(T - 1):
                     here, after = t * uppers, (t + 1) * uppers
                     fit = tl.load(p_fits + here * (2 * BD) + at_record + j * (2 * BD), mask=there[:, None], other=0.0)
@@ -347,11 +375,13 @@ def gradients_kernel(
                     mean = tl.load(p_fits + after * (2 * BD) + at_row + j * (2 * BD), mask=there[:, None], other=0.0)
                     pull = tl.load(p_pulls + after * (2 * BD) + at_record + j * (2 * BD), mask=there[:, None], other=0.0)
                     alpha = tl.load(p_alphas + after + upper + j, mask=there, other=0.0)
+                    log = tl.load(p_logs + after + upper + j, mask=there, other=0.0)
                     far, inverse, logit = _density(votes, fit, constant, BB, BI, BD)
                     asked, pulled = _asked(votes, mean, pull, alpha, BB, BI, BD)
-                    r = tl.exp(logit - levels[t])
-                    d_votes += pulled * _to_values(r, BB, BI, BD)
-                    d_votes -= far * inverse * _to_values(r * (asked - means[t]), BB, BI, BD)
+                    logit -= levels[t]
+                    x = tl.exp(logit - log[:, None])
+                    d_votes += pulled * _to_values(x, BB, BI, BD)
+                    d_votes -= far * inverse * _to_values(x * asked - tl.exp(logit) * means[t], BB, BI, BD)
                 narrow = d_votes.to(TYPE)
                 d_u = tl.dot(narrow, tl.trans(w), d_u, input_precision=PRECISION)
                 d_w = product(tl.trans(u), narrow, PRECISION)

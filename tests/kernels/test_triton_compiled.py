@@ -1,0 +1,211 @@
+"""The fused kernels compile for compute capability 9.0 without a GPU, exactly as they would be launched there.
+
+The launchers run on the CPU with kernels that compile and do nothing, so sizes, dtypes, tiles and specialisations are theirs.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton", reason="triton is not installed")
+if os.environ.get("TRITON_INTERPRET", "0") != "0":
+    pytest.skip("TRITON_INTERPRET is set; nothing is compiled", allow_module_level=True)
+
+from kernel_cases import ALGORITHMS, MATRICES, Problem  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
+
+from capsella.kernels import fused, fused_agreement, fused_em  # noqa: E402
+from capsella.routing import Call  # noqa: E402
+from capsella.testing import PAPERS, Case  # noqa: E402
+
+SHARED_MEMORY = 227 * 1024  # of a program at compute capability 9.0
+MULTIPROCESSORS = 132
+HALVES = (torch.bfloat16, torch.float16)
+# a few lower capsules: how many there are changes no kernel.
+CAPSNET, CAPSNET_40, *_ = papers = [replace(case, I=128) for case in PAPERS]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: which kernel, how many programs, and the compiled kernel."""
+
+    kernel: str
+    grid: tuple[int, ...]
+    compiled: Any
+
+    def __str__(self) -> str:
+        return f"{self.kernel}{self.grid}"
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it multiplies matrices."""
+        return "tt.dot" in self.compiled.asm["ttir"]
+
+
+class Driver:
+    """As much of a GPU's driver as compiling needs."""
+
+    def get_current_device(self) -> int:
+        return 9000  # no real device: its compiled kernels must not be taken for these
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+
+Launcher = Callable[[Problem], list[Launch]]
+
+
+def launcher(monkeypatch: pytest.MonkeyPatch, build: Callable[..., Any]) -> Launcher:
+    """Return a function that runs a problem forward and backward and lists what was launched."""
+    launches: list[Launch] = []
+
+    class Kernel:
+        def __init__(self, fn: Any) -> None:
+            self.fn = fn
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            def launch(*arguments: Any, **options: Any) -> None:
+                launches.append(Launch(self.fn.__name__, grid, build(self.fn, *arguments, grid=grid, **options)))
+
+            return launch
+
+    for module in (fused_agreement, fused_em):
+        for name, value in list(vars(module).items()):
+            if isinstance(value, triton.runtime.JITFunction):
+                monkeypatch.setattr(module, name, Kernel(value))
+    split, properties = fused_agreement.Tiles.split, SimpleNamespace(multi_processor_count=MULTIPROCESSORS)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    on_gpu = torch.device("cuda")
+    monkeypatch.setattr(fused_agreement.Tiles, "split", lambda self, units, others, _: split(self, units, others, on_gpu))
+
+    def run(problem: Problem) -> list[Launch]:
+        launches.clear()
+        given = {key: value.to(problem.dtype).requires_grad_() for key, value in problem.inputs().items()}
+        if problem.mixed:
+            given["weight"] = given["weight"].detach().float().requires_grad_()
+        results = replace(problem, mixed=False).tested()(**given)
+        torch.autograd.backward([result.sum() for result in results])
+        return list(launches)
+
+    return run
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launcher:
+    """Compile what is launched."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))  # nothing from earlier runs
+    monkeypatch.setattr(triton.runtime.driver, "_active", Driver())
+    return launcher(monkeypatch, lambda fn, *arguments, **options: fn.warmup(*arguments, **options))
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> Launcher:
+    """Compile nothing; only grids are looked at."""
+    return launcher(monkeypatch, lambda *arguments, **options: None)
+
+
+def check(problem: Problem, launches: list[Launch]) -> None:
+    """Check that compiled kernels fit a multiprocessor and use its matrix units."""
+    assert {"sums_kernel", "finish_kernel", "turn_kernel", "gradients_kernel"} <= {launch.kernel for launch in launches}
+    for launch in launches:
+        assert launch.compiled.metadata.shared <= SHARED_MEMORY, f"{launch} takes {launch.compiled.metadata.shared} bytes"
+        if launch.multiplies:
+            instructions = re.findall(r"\b(?:wgmma\.mma_async|mma\.sync)\S*", launch.compiled.asm["ptx"])
+            kinds = {"bf16", "f16", "tf32"} & {part for text in instructions for part in text.split(".")}
+            expected = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "tf32"}[problem.dtype]
+            assert kinds == {expected}, f"{launch} multiplies {kinds or 'without matrix units'}"
+
+
+def of_kernel(launches: list[Launch], name: str) -> list[Launch]:
+    return [launch for launch in launches if launch.kernel == name]
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem("agreement", CAPSNET, dtype=torch.bfloat16, mixed=True, optional=False),
+        Problem("em", CAPSNET, dtype=torch.bfloat16, mixed=True, optional=False),
+        # an argument of one becomes a constant, which compiles differently.
+        Problem("agreement", Case("ones", B=1, I=1, J=1, D=1, P=1), {"num_iters": 2}, dtype=torch.bfloat16),
+        Problem("em", Case("ones", B=1, I=1, J=1, D=1, P=1), {"num_iters": 2}, dtype=torch.bfloat16),
+    ],
+    ids=str,
+)
+def test_kernels_compile_fit_and_use_the_matrix_units(problem: Problem, compiled: Launcher) -> None:
+    check(problem, compiled(problem))
+
+
+def every_problem() -> Iterator[Problem]:
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        for algorithm in ALGORITHMS:
+            for case in papers:
+                yield Problem(algorithm, case, dtype=dtype)
+            yield Problem(algorithm, CAPSNET, dtype=dtype, shared=True, optional=False)
+            yield Problem(algorithm, replace(MATRICES, B=64), dtype=dtype, rows=4, shared=True)
+            yield Problem(algorithm, replace(CAPSNET, B=1, D=5, P=3), dtype=dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("problem", list(every_problem()), ids=str)
+def test_every_kernel_compiles_at_the_papers_sizes(problem: Problem, compiled: Launcher) -> None:
+    check(problem, compiled(problem))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(("P", "D"), [(64, 64), (32, 64), (64, 32), (16, 64), (64, 16), (32, 32)])
+@pytest.mark.parametrize("algorithm", ["agreement", "em"])
+def test_what_is_not_refused_fits(
+    algorithm: str, P: int, D: int, dtype: torch.dtype, compiled: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "_able", lambda: True)
+    sizes = {"B": 128, "I": 128, "J": 2, "D": D, "P": P}
+    call = Call(algorithm, "vote_and_route", "cuda", dtype, sizes, False, 1, True, False, False, {})
+    if not fused.refuse(call):
+        problem = Problem(algorithm, Case("large", **sizes), dtype=dtype)
+        check(problem, compiled(problem))
+
+
+def test_one_thread_writes_and_adds_to_a_place(compiled: Launcher) -> None:
+    # what a program adds to must have been written by the same thread, or the two could change places.
+    launches = compiled(Problem("agreement", CAPSNET, dtype=torch.bfloat16, mixed=True, optional=False))
+    added = 0
+    for launch in launches:
+        code = launch.compiled.asm["ttgir"]
+        stored = set(re.findall(r"tt\.store (%\w+),", code))
+        for place in re.findall(r"tt\.atomic_rmw fadd, relaxed, gpu, (%\w+),", code):
+            assert place in stored, f"{launch} adds to {place}, which it writes elsewhere"
+            added += 1
+    assert added > 0
+
+
+@pytest.mark.parametrize("algorithm", ["agreement", "em"])
+def test_grids_stay_within_cuda_s_limits_at_224_pixels(algorithm: str, planned: Launcher) -> None:
+    # the lower capsules of 224×224 images; one weight for all, which changes no grid, keeps the test small.
+    problem = Problem(algorithm, Case("224", B=1, I=346_112, J=2, D=4, P=2), {"num_iters": 2}, shared=True, optional=False)
+    launches = planned(problem)
+    assert of_kernel(launches, "gradients_kernel")
+    for launch in launches:
+        for size, most in zip(launch.grid, (2**31 - 1, 65_535, 65_535), strict=False):
+            assert 0 < size <= most, f"{launch} is more than {most} programs along an axis"
+
+
+@pytest.mark.parametrize("algorithm", ["agreement", "em"])
+def test_sums_are_split_over_all_multiprocessors(algorithm: str, planned: Launcher) -> None:
+    launches = planned(Problem(algorithm, replace(CAPSNET, I=1152, J=2), {"num_iters": 2}, optional=False))
+    for launch in (*of_kernel(launches, "sums_kernel"), *of_kernel(launches, "gradients_kernel")):
+        assert math.prod(launch.grid) >= MULTIPROCESSORS, launch
