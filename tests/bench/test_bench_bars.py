@@ -94,11 +94,21 @@ def test_steps_are_judged_with_their_difference_to_the_trunk() -> None:
 
 def test_a_cpu_is_judged_against_its_own_reference() -> None:
     eager = routed(implementation="reference", chosen=False, memory=900, speedup=1.0)
-    plain = routed(implementation="quick", memory=300, speedup=2.4)
-    compiled = routed(implementation="quick", chosen=False, compiled=True, memory=90, speedup=6.5)
-    other = routed(implementation="other", chosen=False, compiled=True, memory=1, speedup=99.0)
-    verdicts = [bar.verdict for bar in cpu_bars([eager, plain, compiled, other])]
-    assert verdicts == ["MISSED by 1.04×", "bar met", "bar met", "bar met"]
+    plain = routed(implementation="tiled", chosen=False, memory=300, speedup=2.4)
+    built = routed(implementation="compiled", memory=90, speedup=6.5)
+    bars = cpu_bars([eager, plain, built])
+    assert [bar.verdict for bar in bars] == ["MISSED by 1.04×", "bar met", "bar met", "bar met"]
+    assert [bar.measured for bar in bars] == pytest.approx([2.4, 1 / 3, 6.5, 0.1])
+    # without the library there is nothing with a compiler.
+    assert [bar.verdict for bar in cpu_bars([eager, plain])][2:] == ["not measured"] * 2
+
+
+def test_with_a_compiler_the_faster_of_the_library_and_torch_compile_counts() -> None:
+    eager = routed(implementation="reference", chosen=False, memory=900, speedup=1.0)
+    built = routed(implementation="compiled", memory=90, speedup=6.5)
+    for speedup, expected in ((5.0, 6.5), (8.0, 8.0)):
+        wrapped = routed(implementation="tiled", chosen=False, compiled=True, memory=90, speedup=speedup)
+        assert cpu_bars([eager, built, wrapped])[2].measured == expected
 
 
 def test_parts_that_were_not_run_have_no_bars() -> None:

@@ -1,4 +1,4 @@
-"""Agreement by a library that the system's compiler builds: the reference's values and gradients, whoever runs it and how often."""
+"""Agreement by a library that the system's compiler builds: the reference's values and gradients, on any number of threads."""
 
 from __future__ import annotations
 
@@ -117,10 +117,12 @@ def test_a_prior_of_minus_infinity_cuts_a_capsule_off() -> None:
     assert gradient[:, 0].isfinite().all()
 
 
-def test_votes_so_long_that_exponentials_overflow_give_the_longest_poses() -> None:
+def test_logits_whose_exponentials_overflow_give_finite_poses_and_gradients() -> None:
     given = {name: tensor.float().requires_grad_() for name, tensor in tensors(SMALL[0], optional=False).items()}
     result = compiled_agreement.agreement(given["poses"], given["weight"] * 1e6, squash="exp")
-    assert torch.allclose(result.activations, torch.ones(()))
+    # a capsule that none chooses has length 0, every other as good as 1.
+    assert (result.activations.amax(dim=-1) > 0.999).all()
+    assert (result.activations <= 1.001).all()
     gradients = torch.autograd.grad(result.poses.sum(), list(given.values()))
     assert all(gradient.isfinite().all() for gradient in gradients)
 

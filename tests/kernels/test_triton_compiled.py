@@ -30,9 +30,8 @@ from capsella.testing import PAPERS, Case  # noqa: E402
 
 SHARED_MEMORY = 227 * 1024  # of a program at compute capability 9.0
 MULTIPROCESSORS = 132
-HALVES = (torch.bfloat16, torch.float16)
 # a few lower capsules: how many there are changes no kernel.
-CAPSNET, CAPSNET_40, *_ = papers = [replace(case, I=128) for case in PAPERS]
+CAPSNET, *_ = papers = [replace(case, I=128) for case in PAPERS]
 
 
 @dataclass(frozen=True)
@@ -125,8 +124,12 @@ def check(problem: Problem, launches: list[Launch]) -> None:
         if launch.multiplies:
             instructions = re.findall(r"\b(?:wgmma\.mma_async|mma\.sync)\S*", launch.compiled.asm["ptx"])
             kinds = {"bf16", "f16", "tf32"} & {part for text in instructions for part in text.split(".")}
-            expected = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "tf32"}[problem.dtype]
-            assert kinds == {expected}, f"{launch} multiplies {kinds or 'without matrix units'}"
+            if problem.dtype == torch.float32:
+                # exact products may do without.
+                assert kinds <= {"tf32"}, f"{launch} multiplies {kinds}"
+            else:
+                expected = {"bf16" if problem.dtype == torch.bfloat16 else "f16"}
+                assert kinds == expected, f"{launch} multiplies {kinds or 'without matrix units'}"
 
 
 def of_kernel(launches: list[Launch], name: str) -> list[Launch]:

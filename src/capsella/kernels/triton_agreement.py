@@ -95,7 +95,8 @@ def sums_kernel(
         each_mask = there[:, None] & (tl.arange(0, BI)[None, :] < left)
         if KIND == "pull":
             u_rows = twice(u, BB, BI * BP)
-            level = tl.load(p_level + tile_at + at_each, mask=each_mask, other=0.0)
+            # beyond the last sample couplings are zero, whatever the prior is.
+            level = tl.load(p_level + tile_at + at_each, mask=each_mask, other=float("inf"))
             mean = tl.zeros([BB, BI], tl.float32)
             for j in range(J):
                 w = tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0)
@@ -111,7 +112,9 @@ def sums_kernel(
                 z = product(tl.load(p_x + j * D, mask=x_mask, other=0.0), tl.trans(w), PRECISION)
                 logit = over_pose(u * z, BB, BI, BP) + _given(p_given, start, j, left, BI, J, GIVEN)
                 higher = tl.maximum(level, logit)
-                total = total * tl.exp(level - higher) + tl.exp(logit - higher)
+                # a prior may rule out the upper capsules so far.
+                base = tl.where(higher == float("-inf"), 0.0, higher)
+                total = total * tl.exp(level - base) + tl.exp(logit - base)
                 level = higher
             level += tl.log(total)
             tl.store(p_level + tile_at + at_each, level, mask=each_mask)
@@ -326,7 +329,7 @@ def gradients_kernel(
             levels = ()
             means = ()
             for t in tl.static_range(T - 1):
-                levels = levels + (tl.load(p_levels + t * lowers + tile_at + at_each, mask=each_mask, other=0.0),)
+                levels = levels + (tl.load(p_levels + t * lowers + tile_at + at_each, mask=each_mask, other=float("inf")),)
                 means = means + (tl.load(p_means + t * lowers + tile_at + at_each, mask=each_mask, other=0.0),)
             for j in range(J):
                 w = tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0)

@@ -140,8 +140,8 @@ def candidates(algorithm: str, op: str) -> list[Implementation]:
 def choose(call: Call, impl: str = "auto") -> Implementation:
     """Pick the implementation for a call, or raise ``UnsupportedCall`` / ``ValueError``."""
     wanted, origin = (impl, "") if impl != "auto" else (_default[-1], " (from prefer() or CAPSELLA_IMPL)")
-    if wanted == "auto" and torch.compiler.is_exporting():
-        # an exported program runs anywhere, for any batch: no operator of ours, no choice by size.
+    if wanted == "auto" and torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
+        # an exported program runs anywhere, for any batch: no operator of ours, no choice by size. (Dynamo says yes to both.)
         wanted = "reference"
     entries = candidates(call.algorithm, call.op)
     if wanted != "auto":
