@@ -131,7 +131,7 @@ def checks(group: str) -> Iterator[tuple[str, Check]]:
         many = replace(PLAIN, B=33, I=17, J=2)
     else:
         small = Problem("em", replace(PLAIN, I=4, J=1, D=3, P=3), COLD_TWICE)
-        many = replace(PLAIN, B=66, I=9, J=1, D=2)
+        many = replace(PLAIN, B=66, I=6, J=1, D=2)
     mixed = replace(small, mixed=True)
     finely, shared = replace(small, sizes=many), replace(small, sizes=many, shared=True)
     if group.endswith("-slow"):

@@ -105,7 +105,7 @@ def with_sizes(case: Case, **sizes: int) -> Case:
 PLAIN, PRIMES, ONE_LOWER, ONE_UPPER, ONE_VALUE, ONE_SAMPLE = SMALL
 # four lower capsules fill a tile of poses of 16 values and more, 64 samples one of samples.
 MATRICES = Case("matrices", B=3, I=6, J=3, D=16, P=16)
-MANY_UPPER = Case("many-upper", B=2, I=5, J=19, D=4, P=8)
+MANY_UPPER = Case("many-upper", B=2, I=5, J=17, D=4, P=8)
 MANY_SAMPLES = Case("many-samples", B=70, I=3, J=2, D=4, P=16)
 MANY_LOWER = Case("many-lower", B=2, I=70, J=2, D=3, P=8)
 LARGE_POSES = Case("large-poses", B=2, I=5, J=2, D=40, P=33)
@@ -147,7 +147,7 @@ COLD: dict[str, Any] = {"inverse_temperature": 0.01}
 COLD_TWICE = {**COLD, **TWICE}
 
 EM = (
-    Problem("em", with_sizes(ENOUGH, J=3), COLD),
+    Problem("em", ENOUGH, COLD),
     Problem("em", ENOUGH, {**COLD, "num_iters": 1}, optional=False),
     Problem("em", ENOUGH, routing.peer2022_options(2)),
     Problem("em", ENOUGH, {"num_iters": 2, "inverse_temperature": (0.01, 0.02)}, dtype=HALF),
@@ -160,7 +160,7 @@ EM = (
 
 FINITE = (
     # the others' shares of every vote are below float32's smallest number.
-    Problem("em", with_sizes(ENOUGH, B=2, I=20, D=16, P=4), COLD_TWICE, flat=1e-6),
+    Problem("em", with_sizes(ENOUGH, B=2, I=8, D=16, P=4), COLD_TWICE, flat=1e-6),
     Problem("em", ENOUGH, COLD, dead=ENOUGH.I),
     Problem("em", with_sizes(ENOUGH, I=5), COLD_TWICE, scale=0.0),
 )

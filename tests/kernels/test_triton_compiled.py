@@ -21,7 +21,7 @@ triton = pytest.importorskip("triton", reason="triton is not installed")
 if os.environ.get("TRITON_INTERPRET", "0") != "0":
     pytest.skip("TRITON_INTERPRET is set; nothing is compiled", allow_module_level=True)
 
-from kernel_cases import ALGORITHMS, MATRICES, Problem  # noqa: E402
+from kernel_cases import ALGORITHMS, MATRICES, TWICE, Problem  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 
 from capsella.kernels import fused, fused_agreement, fused_em  # noqa: E402
@@ -139,11 +139,11 @@ def of_kernel(launches: list[Launch], name: str) -> list[Launch]:
 @pytest.mark.parametrize(
     "problem",
     [
-        Problem("agreement", CAPSNET, dtype=torch.bfloat16, mixed=True, optional=False),
-        Problem("em", CAPSNET, dtype=torch.bfloat16, mixed=True, optional=False),
+        Problem("agreement", CAPSNET, TWICE, dtype=torch.bfloat16, mixed=True, optional=False),
+        Problem("em", CAPSNET, TWICE, dtype=torch.bfloat16, mixed=True, optional=False),
         # an argument of one becomes a constant, which compiles differently.
-        Problem("agreement", Case("ones", B=1, I=1, J=1, D=1, P=1), {"num_iters": 2}, dtype=torch.bfloat16),
-        Problem("em", Case("ones", B=1, I=1, J=1, D=1, P=1), {"num_iters": 2}, dtype=torch.bfloat16),
+        Problem("agreement", Case("ones", B=1, I=1, J=1, D=1, P=1), TWICE, dtype=torch.bfloat16),
+        Problem("em", Case("ones", B=1, I=1, J=1, D=1, P=1), TWICE, dtype=torch.bfloat16),
     ],
     ids=str,
 )
@@ -185,7 +185,7 @@ def test_what_is_not_refused_fits(
 
 def test_one_thread_writes_and_adds_to_a_place(compiled: Launcher) -> None:
     # what a program adds to must have been written by the same thread, or the two could change places.
-    launches = compiled(Problem("agreement", CAPSNET, dtype=torch.bfloat16, mixed=True, optional=False))
+    launches = compiled(Problem("agreement", CAPSNET, TWICE, dtype=torch.bfloat16, mixed=True, optional=False))
     added = 0
     for launch in launches:
         code = launch.compiled.asm["ttgir"]
@@ -199,7 +199,7 @@ def test_one_thread_writes_and_adds_to_a_place(compiled: Launcher) -> None:
 @pytest.mark.parametrize("algorithm", ["agreement", "em"])
 def test_grids_stay_within_cuda_s_limits_at_224_pixels(algorithm: str, planned: Launcher) -> None:
     # the lower capsules of 224×224 images; one weight for all, which changes no grid, keeps the test small.
-    problem = Problem(algorithm, Case("224", B=1, I=346_112, J=2, D=4, P=2), {"num_iters": 2}, shared=True, optional=False)
+    problem = Problem(algorithm, Case("224", B=1, I=346_112, J=2, D=4, P=2), TWICE, shared=True, optional=False)
     launches = planned(problem)
     assert of_kernel(launches, "gradients_kernel")
     for launch in launches:
@@ -209,6 +209,6 @@ def test_grids_stay_within_cuda_s_limits_at_224_pixels(algorithm: str, planned: 
 
 @pytest.mark.parametrize("algorithm", ["agreement", "em"])
 def test_sums_are_split_over_all_multiprocessors(algorithm: str, planned: Launcher) -> None:
-    launches = planned(Problem(algorithm, replace(CAPSNET, I=1152, J=2), {"num_iters": 2}, optional=False))
+    launches = planned(Problem(algorithm, replace(CAPSNET, I=1152, J=2), TWICE, optional=False))
     for launch in (*of_kernel(launches, "sums_kernel"), *of_kernel(launches, "gradients_kernel")):
         assert math.prod(launch.grid) >= MULTIPROCESSORS, launch

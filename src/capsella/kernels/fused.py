@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from capsella.functional import direction
 from capsella.functional.squash import KINDS
 from capsella.kernels.fused_agreement import agreement_op
 from capsella.kernels.fused_em import em_op
-from capsella.routing.base import Call, Implementation, Routed, check_bias
+from capsella.routing.base import Call, Implementation, Routed, as_couplings, check_bias
 from capsella.routing.dispatch import register_implementation
 from capsella.routing.em import check_arguments
 from capsella.shapes import dims
@@ -41,6 +42,12 @@ def refuse(call: Call) -> list[str]:
     for letter, size in call.sizes.items():
         if size == 0:
             reasons.append(f"{letter} is zero")
+    sizes = call.sizes
+    # places within a tile are 32-bit numbers.
+    for letters, most in (("IP", 1 << 24), ("BJD", (1 << 31) - 1), ("J", (1 << 16) - 1)):
+        count = math.prod(sizes[letter] for letter in letters)
+        if count > most:
+            reasons.append(f"{'·'.join(letters)} is {count}, above {most}")
     couplings = call.options.get("couplings")
     if isinstance(couplings, Tensor) and (couplings.ndim != 2 or tuple(couplings.shape) != (call.sizes["I"], call.sizes["J"])):
         reasons.append(f"couplings have shape {list(couplings.shape)}; it needs [I, J]")
@@ -99,6 +106,7 @@ def given(
     **unused: Any,
 ) -> Routed:
     """Add up the votes with given couplings [I, J]: trainable and quadratic routing."""
+    as_couplings(couplings, poses.shape[0], poses.shape[1], weight.shape[1], torch.float32)
     return _route(poses, weight, couplings, None, bias, 1, rows, 1.0, squash)
 
 

@@ -6,6 +6,7 @@ is the case of one: its couplings are given.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -67,16 +68,35 @@ def power(size: int, least: int) -> int:
     return max(least, 1 << (size - 1).bit_length())
 
 
-def plan(B: int, I: int, J: int, P: int, D: int) -> Plan:
-    """Choose tiles for a problem; measured on an H200 (``capsella bench routing``)."""
+def plan(B: int, I: int, J: int, P: int, D: int, width: int = 2) -> Plan:
+    """Choose tiles for a problem with factors of ``width`` bytes; measured on an H200 (``capsella bench routing``)."""
     BP, BD = power(P, 2), power(D, 16)
     BB, BI = min(64, power(B, 16)), max(4, 64 // BP)
-    return Plan(Tiles(BB, BI), Tiles(min(32, BB), max(4, 128 // BP)), Tiles(min(32, BB), BI), BP, BD)
+    wide = max(4, 128 // BP)
+
+    def stages(lower: int) -> int:
+        # what is loaded ahead has to fit into shared memory, and large tiles hide their loads without it.
+        tile = lower * BP * BD * width
+        return 3 if tile <= 1 << 13 else 2 if tile <= 1 << 14 else 1
+
+    return Plan(
+        agree=Tiles(BB, BI, num_stages=stages(BI)),
+        pull=Tiles(min(32, BB), wide, num_stages=stages(wide)),
+        gradients=Tiles(min(32, BB), BI, num_stages=stages(BI)),
+        BP=BP,
+        BD=BD,
+    )
 
 
 def precision() -> str:
     """How float32 factors are multiplied: as exactly as float32 is, unless torch may use TF32."""
-    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    # the older switches set this one, too, and reading them raises an error where somebody has set this one.
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
+
+
+def on_device_of(tensor: Tensor) -> AbstractContextManager[object]:
+    """Launch kernels on the tensor's GPU; Triton takes the current one."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 def add_splits(d_weight: Tensor, dtype: torch.dtype, *, shared: bool) -> Tensor:
@@ -101,7 +121,7 @@ class _Job:
         self.J, self.D, self.rows = weight.shape[1], weight.shape[3] * rows, rows
         self.shared = weight.shape[0] == 1
         self.step = 0 if self.shared else self.J * weight.shape[2] * weight.shape[3]
-        self.plan = plan(self.B, self.I, self.J, self.P, self.D)
+        self.plan = plan(self.B, self.I, self.J, self.P, self.D, poses.element_size())
         self.device = poses.device
         self._parts: Tensor | None = None
         self.const = {
@@ -199,6 +219,21 @@ def agreement_op(
         poses, lengths, s [T, B, J, D] before the squash, running sums S [T−1, B, J, D] as factors of products, log sums
         [T−1, B, I], the weight as a factor (empty if it is one).
     """
+    with on_device_of(poses):
+        return _forward(poses, weight, first, prior, bias, num_iters, rows, uniform, squash)
+
+
+def _forward(
+    poses: Tensor,
+    weight: Tensor,
+    first: Tensor | None,
+    prior: Tensor | None,
+    bias: Tensor | None,
+    num_iters: int,
+    rows: int,
+    uniform: float,
+    squash: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     factor = weight.to(poses.dtype, memory_format=torch.contiguous_format)
     job = _Job(poses, factor, rows)
     B, I, J, D, T = job.B, job.I, job.J, job.D, num_iters
@@ -275,6 +310,28 @@ def agreement_backward_op(
     with_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of poses, weight (in ``dtype``), first couplings, prior and bias; empty where there is none."""
+    with on_device_of(poses):
+        return _gradients(
+            d_above, d_lengths, poses, weight, first, prior, raw, sums, levels, rows, uniform, squash, dtype, with_bias
+        )
+
+
+def _gradients(
+    d_above: Tensor | None,
+    d_lengths: Tensor | None,
+    poses: Tensor,
+    weight: Tensor,
+    first: Tensor | None,
+    prior: Tensor | None,
+    raw: Tensor,
+    sums: Tensor,
+    levels: Tensor,
+    rows: int,
+    uniform: float,
+    squash: str,
+    dtype: torch.dtype,
+    with_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     job = _Job(poses, weight, rows)
     B, I, J, P, D, T = job.B, job.I, job.J, job.P, job.D, raw.shape[0]
     first, prior = (None if x is None else x.float().contiguous() for x in (first, prior))

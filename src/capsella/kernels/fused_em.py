@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from capsella.kernels.fused_agreement import TYPES, Tiles, add_splits, power
+from capsella.kernels.fused_agreement import TYPES, Tiles, add_splits, on_device_of, power
 from capsella.kernels.plain_tiles import refuse_twice
 from capsella.kernels.triton_em import gradients_kernel, levels_kernel, sums_kernel
 from capsella.kernels.triton_em_small import finish_kernel, turn_kernel
@@ -25,15 +25,23 @@ class Plan(NamedTuple):
     gradients: Tiles
 
 
-def plan(B: int, BD: int) -> Plan:
-    """Choose tiles; measured on an H200 (``capsella bench routing``)."""
+def plan(B: int, BP: int, BD: int, width: int = 2) -> Plan:
+    """Choose tiles for factors of ``width`` bytes; measured on an H200 (``capsella bench routing``)."""
     BB, most = (64, 128) if BD == 16 else (32, 32) if BD == 32 else (16, 16)
+    if BP * width > 32:
+        most = min(most, 64)  # or its tiles do not fit into shared memory
     BB, most = min(BB, power(B, 16)), min(most, power(B, 16))
+    ahead = BP * BD * width <= 1 << 9
     return Plan(
-        levels=Tiles(BB, 4, maxnreg=255),
-        sums=Tiles(BB, 4, num_stages=4, maxnreg=255, resident=2),
+        levels=Tiles(BB, 4, num_stages=3 if ahead else 1, maxnreg=255),
+        sums=Tiles(BB, 4, num_stages=4 if ahead else 1, maxnreg=255, resident=2),
         gradients=Tiles(
-            most, 4, num_warps=8 if most == 128 else 4, num_stages=2, maxnreg=255, resident=1 if most == 128 else 2
+            most,
+            4,
+            num_warps=8 if most == 128 else 4,
+            num_stages=2 if ahead else 1,
+            maxnreg=255,
+            resident=1 if most == 128 else 2,
         ),
     )
 
@@ -56,7 +64,7 @@ class _Job:
         self.step = 0 if self.shared else self.J * weight.shape[2] * weight.shape[3]
         self.device = poses.device
         BP, BD = power(self.P, 4), power(self.D, 16)
-        self.tiles = plan(self.B, BD)
+        self.tiles = plan(self.B, BP, BD, poses.element_size())
         self.BD = BD
         self.const = {
             "J": self.J,
@@ -172,6 +180,23 @@ def em_op(
         means, log odds, then of all iterations: variances [T, B·J, D], log Σ r, log odds and constants [3, T, B·J], fits
         [T, B·J, 2, ·], denominators [T−1, B, I], and the weight as a factor (empty if it is one).
     """
+    with on_device_of(poses):
+        return _forward(poses, weight, active, scale, beta_a, beta_u, temperatures, eps, half, gaussian, rows)
+
+
+def _forward(
+    poses: Tensor,
+    weight: Tensor,
+    active: Tensor,
+    scale: Tensor,
+    beta_a: Tensor,
+    beta_u: Tensor,
+    temperatures: Sequence[float],
+    eps: float,
+    half: bool,
+    gaussian: bool,
+    rows: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     factor = weight.to(poses.dtype, memory_format=torch.contiguous_format)
     job = _Job(poses, factor, active, rows)
     T, D, upper = len(temperatures), job.D, job.upper
@@ -272,6 +297,47 @@ def em_backward_op(
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of poses, weight (in ``dtype``), activations and both betas."""
+    with on_device_of(poses):
+        return _gradients(
+            d_means,
+            d_odds,
+            poses,
+            weight,
+            active,
+            scale,
+            beta_u,
+            variances,
+            scalars,
+            fits,
+            levels,
+            temperatures,
+            eps,
+            half,
+            gaussian,
+            rows,
+            dtype,
+        )
+
+
+def _gradients(
+    d_means: Tensor,
+    d_odds: Tensor,
+    poses: Tensor,
+    weight: Tensor,
+    active: Tensor,
+    scale: Tensor,
+    beta_u: Tensor,
+    variances: Tensor,
+    scalars: Tensor,
+    fits: Tensor,
+    levels: Tensor,
+    temperatures: Sequence[float],
+    eps: float,
+    half: bool,
+    gaussian: bool,
+    rows: int,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     job = _Job(poses, weight, active, rows)
     T, B, I, J, P, D, upper = len(temperatures), job.B, job.I, job.J, job.P, job.D, job.upper
     pulls, alphas, means = job.wide(T, upper, 2, job.BD), job.wide(T, upper), job.wide(T - 1, B, I)
@@ -377,11 +443,19 @@ def _(
 def _setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
     poses, weight, active, scale, beta_a, beta_u, *ctx.rest = inputs
     _, _, variances, scalars, fits, levels, factor = output
+    # of the other outputs nobody asks for a gradient; zeros in their place would be made for nothing.
+    ctx.set_materialize_grads(False)
+    ctx.sizes = (poses.shape[0], weight.shape[1], weight.shape[3] * inputs[-1])
     ctx.dtype, ctx.dtypes = weight.dtype, (active.dtype, beta_a.dtype, beta_u.dtype)
     ctx.save_for_backward(poses, factor if factor.numel() else weight, active, scale, beta_u, variances, scalars, fits, levels)
 
 
 def _backward(ctx, d_means, d_odds, *unused):  # type: ignore[no-untyped-def]
+    if d_means is None and d_odds is None:
+        return (None,) * 11
+    B, J, D = ctx.sizes
+    d_means = d_odds.new_zeros(B, J, D) if d_means is None else d_means
+    d_odds = d_means.new_zeros(B, J) if d_odds is None else d_odds
     d_poses, d_weight, *others = em_backward_op(d_means, d_odds, *ctx.saved_tensors, *ctx.rest, ctx.dtype)
     d_active, *d_betas = (d.to(dtype) for d, dtype in zip(others, ctx.dtypes, strict=True))
     return d_poses, d_weight, d_active, None, *d_betas, None, None, None, None, None
