@@ -13,7 +13,7 @@ from capsella import routing
 from capsella.kernels import compiled_agreement
 from capsella.kernels.compiled_agreement import agreement_cpu, agreement_cpu_backward
 from capsella.kernels.compiler import find_compiler
-from capsella.routing import UnsupportedCall
+from capsella.routing import Routed, UnsupportedCall
 from capsella.routing.dispatch import choices
 from capsella.testing import SMALL, Case, check_parity, generator, make_options
 
@@ -46,14 +46,18 @@ def tensors(case: Case, *, optional: bool = True, dtype: torch.dtype = torch.flo
     )
 
 
+def everything(result: Routed) -> list[Tensor]:
+    assert result.couplings is not None
+    assert result.trace is not None
+    return [result.poses, result.activations, result.couplings, *result.trace]
+
+
 def compare(given: dict[str, Tensor], **extra: Any) -> None:
     def candidate(poses: Tensor, weight: Tensor, **options: Tensor) -> list[Tensor]:
-        result = compiled_agreement.agreement(poses, weight, **options, **extra)
-        return [result.poses, result.activations]
+        return everything(compiled_agreement.agreement(poses, weight, **options, trace=True, **extra))
 
     def reference(poses: Tensor, weight: Tensor, **options: Tensor) -> list[Tensor]:
-        result = routing.vote_and_route("agreement", poses, weight, impl="reference", **options, **extra)
-        return [result.poses, result.activations]
+        return everything(routing.vote_and_route("agreement", poses, weight, impl="reference", trace=True, **options, **extra))
 
     check_parity(candidate, reference, given, dtype=torch.float32)
 
@@ -134,19 +138,22 @@ def test_inputs_need_not_be_contiguous() -> None:
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(results(spread), results(given), strict=True))
 
 
-def test_it_is_taken_where_no_couplings_are_asked_for() -> None:
+def test_it_is_taken_with_and_without_couplings_and_gives_the_same_bits() -> None:
     given = tensors(LARGE, dtype=torch.float32)
     with choices() as made:
-        routing.vote_and_route("agreement", **given, need_couplings=False)
-        routing.vote_and_route("agreement", **given)
+        without = routing.vote_and_route("agreement", **given, need_couplings=False)
+        result = routing.vote_and_route("agreement", **given)
         routing.vote_and_route("em", given["poses"], given["weight"], **make_options("em", LARGE, dtype=torch.float32))
-    assert [entry.name for _, entry in made] == ["compiled", "tiled", "tiled"]
+    assert [entry.name for _, entry in made] == ["compiled", "compiled", "tiled"]
+    assert without.couplings is None
+    assert torch.equal(without.poses, result.poses)
+    assert result.couplings is not None
+    assert result.couplings.sum(dim=-1).allclose(torch.ones(()))
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"need_couplings": True}, "couplings are asked for"),
         ({"num_iters": 1}, "num_iters=1 is one matrix product"),
         ({"dtype": torch.float64}, "dtype is float64; it needs float32"),
         ({"B": 1}, "B is 1; expected at least 2"),
@@ -160,7 +167,7 @@ def test_what_it_cannot_do_is_refused_with_a_reason(change: dict[str, Any], reas
     rows = change.get("rows", 1)
     poses = torch.randn(B, I, LARGE.P, dtype=dtype)
     weight = torch.randn(1 if "shared" in change else I, LARGE.J, LARGE.P // rows, LARGE.D // rows, dtype=dtype)
-    options = {"need_couplings": False} | {key: change[key] for key in ("need_couplings", "num_iters", "rows") if key in change}
+    options = {key: change[key] for key in ("num_iters", "rows") if key in change}
     with pytest.raises(UnsupportedCall, match=f"compiled: .*{reason}"):
         routing.vote_and_route("agreement", poses, weight, impl="compiled", **options)
 
@@ -185,7 +192,8 @@ def test_the_operators_keep_torch_library_s_contract(optional: bool) -> None:
     torch.library.opcheck(agreement_cpu, inputs)
     above, history, sums = (tensor.detach() for tensor in agreement_cpu(*inputs))
     plain = [None if tensor is None else tensor.detach() for tensor in inputs[:3]]
-    torch.library.opcheck(agreement_cpu_backward, (above, *plain, history, sums, "sabour"))
+    for wanted in (None, torch.ones_like(history)):
+        torch.library.opcheck(agreement_cpu_backward, (above, wanted, *plain, history, sums, "sabour"))
 
 
 def test_without_gradients_no_couplings_are_kept() -> None:

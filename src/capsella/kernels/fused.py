@@ -44,7 +44,11 @@ def refuse(call: Call) -> list[str]:
             reasons.append(f"{letter} is zero")
     sizes = call.sizes
     # places within a tile are 32-bit numbers.
-    for letters, most in (("IP", 1 << 24), ("BJD", (1 << 31) - 1), ("J", (1 << 16) - 1)):
+    limits = [("IP", 1 << 24), ("BJD", (1 << 31) - 1), ("J", (1 << 16) - 1)]
+    if call.dtype == torch.float32:
+        # tiles of larger ones do not fit into a multiprocessor's shared memory.
+        limits.append(("PD", 1 << 9))
+    for letters, most in limits:
         count = math.prod(sizes[letter] for letter in letters)
         if count > most:
             reasons.append(f"{'·'.join(letters)} is {count}, above {most}")
