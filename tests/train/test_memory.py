@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -165,6 +166,9 @@ def test_another_error_while_trying_is_not_taken_for_a_want_of_memory() -> None:
         largest_that_fits(attempt, 8)
 
 
+_TAKEN: list[Tensor] = []
+
+
 def in_a_child(act: Callable[[], Any], folder: Path) -> Any:
     """Run ``act`` in a process of its own, whose limits end with it; return what it returned, by way of JSON."""
     answer = folder / "answer.json"
@@ -184,8 +188,15 @@ def in_a_child(act: Callable[[], Any], folder: Path) -> Any:
 def leave_room(count: int) -> None:
     """Let this process have so many more bytes than it has."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + count
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    size = pages * resource.getpagesize()
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    # what earlier tests have left free within the process is taken first: it would come on top of the room.
+    resource.setrlimit(resource.RLIMIT_AS, (size, hard))
+    for block in (1 << 24, 1 << 20, 1 << 16):
+        with contextlib.suppress(RuntimeError):
+            while True:
+                _TAKEN.append(torch.empty(block, dtype=torch.uint8))
+    resource.setrlimit(resource.RLIMIT_AS, (size + count, hard))
 
 
 def wide_net() -> nn.Module:
