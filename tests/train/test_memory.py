@@ -208,6 +208,8 @@ def wide_net() -> nn.Module:
 needs_limits = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits of a process are Linux's")
 
 
+# slow, though it takes seconds: how much of the room an allocator can use depends on the process that the test finds itself in.
+@pytest.mark.slow
 @needs_limits
 def test_out_of_memory_for_real_names_a_batch_size_that_then_trains(tmp_path: Path) -> None:
     data = made_data(40)
