@@ -267,6 +267,8 @@ def _from_votes(d_votes: Tensor, u: Tensor, w: Tensor, start: int, stop: int, in
 
 def refuse(call: Call) -> list[str]:
     """Refuse what the reference does faster: few votes, and fewer samples than a lower pose has values."""
+    if call.device == "cuda":
+        return ["on a GPU the reference is faster, where it fits into memory"]
     # poses of R rows go through a weight that is R² as large.
     least = call.rows**2 << 19
     return few_votes(call, least=least, least_shared=least) + few_samples(call)
