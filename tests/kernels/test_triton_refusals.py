@@ -86,6 +86,20 @@ def test_what_is_not_refused_is_preferred(algorithm: str, differs: dict[str, Any
     assert candidates(algorithm, "vote_and_route")[0].name == "fused"
 
 
+@pytest.mark.parametrize("differs", [{}, {"dtype": torch.bfloat16}, {"dtype": torch.float64}], ids=str)
+def test_a_compiler_can_follow_the_choice(differs: dict[str, Any]) -> None:
+    def chosen(poses: torch.Tensor) -> torch.Tensor:
+        sizes = {**SIZES, "B": poses.shape[0], "I": poses.shape[1]}
+        options = {"algorithm": "agreement", "op": "vote_and_route", "device": "cuda", "dtype": torch.float32, "options": {}}
+        flags = {"shared": False, "rows": 1, "needs_grad": True, "need_couplings": False, "trace": False}
+        call = Call(**{**options, **flags, "sizes": sizes, **differs})
+        return poses + int(choose(call).name == "fused")
+
+    torch._dynamo.reset()
+    poses = torch.zeros(3, 6)
+    assert torch.equal(torch.compile(chosen, fullgraph=True, backend="eager")(poses), chosen(poses))
+
+
 def test_all_reasons_are_told_together() -> None:
     call = replace(GOOD, dtype=torch.float64, need_couplings=True, sizes={**SIZES, "P": 65, "D": 66})
     assert len(fused.refuse(call)) == 4

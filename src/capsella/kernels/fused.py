@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,7 +48,9 @@ def refuse(call: Call) -> list[str]:
         # tiles of larger ones do not fit into a multiprocessor's shared memory.
         limits.append(("PD", 1 << 9))
     for letters, most in limits:
-        count = math.prod(sizes[letter] for letter in letters)
+        count = 1
+        for letter in letters:  # a compiler reads this too, and torch 2.11's stops at math.prod of a generator.
+            count *= sizes[letter]
         if count > most:
             reasons.append(f"{'·'.join(letters)} is {count}, above {most}")
     couplings = call.options.get("couplings")
@@ -58,7 +59,6 @@ def refuse(call: Call) -> list[str]:
     return reasons
 
 
-@functools.cache
 def _able() -> bool:
     return torch.cuda.get_device_capability()[0] >= 8
 
