@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -16,29 +17,48 @@ from capsella.kernels.compiler import BuildError, find_compiler, load
 
 needs_compiler = pytest.mark.skipif(not find_compiler(), reason="there is no C++ compiler")
 
-# routes once in a process of its own and says which implementation ran.
+# routes twice in each environment, in a process that has not looked for a compiler yet, and says which implementation ran;
+# the processes are forked, since importing takes longer than everything else.
 ROUTE = """
-import warnings, torch
+import json, os, sys, warnings, torch
 from capsella import routing
 from capsella.routing.dispatch import choices
+
+def route():
+    poses, weight = torch.randn(16, 240, 8), torch.randn(240, 10, 8, 16)
+    with warnings.catch_warnings(record=True) as said, choices() as made:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            routing.vote_and_route("agreement", poses, weight, need_couplings=False)
+    kernels = [str(one.message) for one in said if "kernel" in str(one.message)]
+    return made[-1][1].name, kernels, routing.explain("agreement", poses, weight, need_couplings=False)
+
 torch.manual_seed(0)
-poses, weight = torch.randn(16, 240, 8), torch.randn(240, 10, 8, 16)
-with warnings.catch_warnings(record=True) as said, choices() as made:
-    warnings.simplefilter("always")
-    for _ in range(2):
-        result = routing.vote_and_route("agreement", poses, weight, need_couplings=False)
-print(made[-1][1].name)
-print([str(one.message) for one in said if "kernel" in str(one.message)])
-print(routing.explain("agreement", poses, weight, need_couplings=False))
+for environment in json.loads(sys.argv[1]):
+    if child := os.fork():
+        assert os.waitpid(child, 0)[1] == 0
+    else:
+        os.environ.update(environment)
+        print(json.dumps(route()), flush=True)
+        os._exit(0)
 """
+Answer = tuple[str, list[str], str]
 
 
-def route(cache: Path, **environment: str) -> tuple[str, list[str], str]:
-    command = [sys.executable, "-c", ROUTE]
-    env = {**os.environ, "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1", **environment}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    name, said, *rest = done.stdout.splitlines()
-    return name, eval(said), "\n".join(rest)
+@pytest.fixture(scope="module")
+def routed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
+    """Return the implementation, the warnings and the verdicts where there is no compiler, a broken one, and no cache."""
+    folder = tmp_path_factory.mktemp("routed")
+    (folder / "file").write_text("a file, not a folder")
+    environments = {
+        "no compiler": {"XDG_CACHE_HOME": str(folder / "one"), "CXX": "no-such-compiler"},
+        "a broken compiler": {"XDG_CACHE_HOME": str(folder / "two"), "CXX": "false"},
+        "no cache": {"XDG_CACHE_HOME": str(folder / "file")},
+    }
+    command = [sys.executable, "-c", ROUTE, json.dumps(list(environments.values()))]
+    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=True)
+    answers = [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+    return dict(zip(environments, answers, strict=True))
 
 
 @pytest.fixture
@@ -95,12 +115,16 @@ def test_a_file_that_is_no_library_is_an_error_of_one_line(source: Path) -> None
 
 @needs_compiler
 def test_processes_may_build_at_the_same_time(source: Path, tmp_path: Path) -> None:
+    # forked from one that has imported everything: they begin at the same moment.
     code = (
-        "import sys; from pathlib import Path; from capsella.kernels.compiler import *\n"
-        "print(load(Path(sys.argv[1]), [], find_compiler()).twice(4))"
+        "import os, sys; from pathlib import Path; from capsella.kernels.compiler import *\n"
+        "def build():\n"
+        "    os._exit(load(Path(sys.argv[1]), [], find_compiler()).twice(4))\n"
+        "children = [os.fork() or build() for _ in range(3)]\n"
+        "print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))"
     )
-    running = [subprocess.Popen([sys.executable, "-c", code, str(source)], stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    assert [process.communicate()[0].strip() for process in running] == ["8"] * 3
+    done = subprocess.run([sys.executable, "-c", code, str(source)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["8"] * 3, done.stderr
     assert len(made(tmp_path)) == 1
 
 
@@ -114,25 +138,23 @@ def test_the_compiler_is_the_one_that_the_environment_names(monkeypatch: pytest.
     assert find_compiler() == []
 
 
-def test_without_a_compiler_plain_pytorch_routes_and_says_nothing(tmp_path: Path) -> None:
-    name, said, verdicts = route(tmp_path, CXX="no-such-compiler")
+def test_without_a_compiler_plain_pytorch_routes_and_says_nothing(routed: dict[str, Answer]) -> None:
+    name, said, verdicts = routed["no compiler"]
     assert (name, said) == ("tiled", [])
     assert "refuses: no C++ compiler was found; expected $CXX, c++, g++ or clang++" in verdicts
 
 
-def test_a_broken_compiler_is_one_warning_and_plain_pytorch_routes(tmp_path: Path) -> None:
-    name, said, verdicts = route(tmp_path, CXX="false")
+def test_a_broken_compiler_is_one_warning_and_plain_pytorch_routes(routed: dict[str, Answer]) -> None:
+    name, said, verdicts = routed["a broken compiler"]
     assert name == "tiled"
     assert len(said) == 1
     assert "could not be built: false says: exit code 1" in said[0]
     assert "refuses: the build failed: false says: exit code 1" in verdicts
 
 
-def test_a_cache_that_cannot_be_written_is_one_warning_and_plain_pytorch_routes(tmp_path: Path) -> None:
-    if not find_compiler():
-        pytest.skip("there is no C++ compiler")
-    (tmp_path / "cache").write_text("a file, not a folder")
-    name, said, _ = route(tmp_path / "cache")
+@needs_compiler
+def test_a_cache_that_cannot_be_written_is_one_warning_and_plain_pytorch_routes(routed: dict[str, Answer]) -> None:
+    name, said, _ = routed["no cache"]
     assert name == "tiled"
     assert len(said) == 1
     assert "Not a directory" in said[0]

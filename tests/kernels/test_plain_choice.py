@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -13,8 +11,8 @@ from torch import Tensor
 
 from capsella import routing
 from capsella.kernels import compiled_agreement
-from capsella.routing import UnsupportedCall
-from capsella.routing.dispatch import choices
+from capsella.routing import Call, UnsupportedCall
+from capsella.routing.dispatch import candidates, choices
 from capsella.testing import Case, generator, make_options
 
 NAMES = {"agreement": "tiled", "em": "tiled", "uniform": "matmul", "trainable": "matmul", "quadratic": "matmul"}
@@ -111,6 +109,25 @@ def test_what_the_reference_does_faster_is_refused_with_a_reason(
     assert re.search(rf"{NAMES[name]} +vote_and_route +refuses: .*expected", routing.explain(name, *tensors, **given))
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype", "reason"),
+    [
+        ("agreement", torch.float32, "its float32 sums lose more digits"),
+        ("agreement", torch.bfloat16, ""),
+        ("em", torch.float32, "GPU"),
+        ("em", torch.bfloat16, "GPU"),
+        ("uniform", torch.float32, ""),
+    ],
+)
+def test_what_is_slower_or_less_exact_on_a_gpu_is_refused_there(name: str, dtype: torch.dtype, reason: str) -> None:
+    sizes = {"B": 128, "I": 1152, "J": 10, "D": 16, "P": 8}
+    call = Call(name, "vote_and_route", "cuda", dtype, sizes, False, 1, True, False, False, {})
+    plain = next(entry for entry in candidates(name, "vote_and_route") if entry.name == NAMES[name])
+    found = plain.refuse(call)
+    assert bool(found) == bool(reason)
+    assert reason in " ".join(found)
+
+
 def test_one_iteration_of_agreement_is_a_product_at_any_size() -> None:
     few = Case("few", B=1, I=3, J=2, D=2, P=2)
     assert chosen("agreement", few) == "reference"
@@ -119,13 +136,6 @@ def test_one_iteration_of_agreement_is_a_product_at_any_size() -> None:
 
 def test_couplings_with_a_batch_axis_of_one_are_the_same_for_all_samples() -> None:
     assert chosen("trainable", LARGE, couplings=torch.ones(1, LARGE.I, LARGE.J)) == "matmul"
-
-
-def test_any_import_of_routing_has_all_implementations() -> None:
-    # the lowest module: whatever else is imported goes through the package as well.
-    code = "from capsella.routing.base import IMPLEMENTATIONS as found; print(sorted({e.name for e in found}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert {"matmul", "reference", "tiled"} <= set(re.findall(r"\w+", done.stdout))
 
 
 @everything

@@ -85,10 +85,13 @@ def _library() -> tuple[ctypes.CDLL | None, str]:
     return library, ""
 
 
-# a compiler that traces a call takes the answer as it is and does not look inside.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _trouble() -> str:
     return _library()[1]
+
+
+# a compiler that traces a call takes the answer as it is and does not look inside. This is all that
+# torch.compiler.assume_constant_result does, which would import the whole compiler to do it.
+_trouble._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def refuse(call: Call) -> list[str]:

@@ -147,12 +147,8 @@ def em(
         normaliser=normaliser,
         output=output,
     )
-    active = activations.float().clamp(min=torch.finfo(torch.float32).tiny)
-    scale = active.detach().amax(dim=1)
     half, gaussian = cost_log == "std", normaliser == "gaussian"
-    mean, odds, *_ = em_op(
-        poses, weight, active / scale[:, None], scale, beta_a, beta_u, temperatures, eps, half, gaussian, rows
-    )
+    mean, odds, *_ = em_op(poses, weight, activations, beta_a, beta_u, temperatures, eps, half, gaussian, rows)
     # a bias moves all votes of an upper capsule alike, so only its mean.
     mean = mean if bias is None else mean + bias
     above = odds.sigmoid()

@@ -1,12 +1,14 @@
 """The fused EM routing as operators of torch: launchers, ``torch.library`` registration, gradients.
 
-The operators stop at the last fit: means and log odds. What makes poses and activations of them is plain torch outside.
+Inside, the last axis of every tensor is the samples, a multiple of ``_SAMPLES`` of them. The operators stop at the last fit,
+means and log odds; what makes poses and activations of them is plain torch outside.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,40 +16,48 @@ from torch import Tensor
 from capsella.kernels.fused_agreement import TYPES, Tiles, add_splits, on_device_of, power
 from capsella.kernels.plain_tiles import refuse_twice
 from capsella.kernels.triton_em import gradients_kernel, levels_kernel, sums_kernel
-from capsella.kernels.triton_em_small import finish_kernel, turn_kernel
+from capsella.kernels.triton_em_small import activate_kernel, finish_kernel, turn_kernel, turn_over_kernel
+
+_SAMPLES = 32
+# how many times as large as a variance the squares may be that it is the difference of: as many digits are lost as this has.
+_LOST = {torch.float32: 2.0, torch.bfloat16: 256.0, torch.float16: 256.0}
 
 
 class Plan(NamedTuple):
     """Tiles of the kernels."""
 
     levels: Tiles
+    pulled_levels: Tiles
     sums: Tiles
+    pulled_sums: Tiles
     gradients: Tiles
 
 
-def plan(B: int, BP: int, BD: int, width: int = 2) -> Plan:
-    """Choose tiles for factors of ``width`` bytes; measured on an H200 (``capsella bench routing``)."""
-    BB, most = (64, 128) if BD == 16 else (32, 32) if BD == 32 else (16, 16)
-    if BP * width > 32:
-        most = min(most, 64)  # or its tiles do not fit into shared memory
-    BB, most = min(BB, power(B, 16)), min(most, power(B, 16))
-    ahead = BP * BD * width <= 1 << 9
+def plan(B: int, D: int) -> Plan:
+    """Choose tiles for poses of D values; measured on an H200 (``capsella bench routing``)."""
+    small = D <= 16
+    BB = 64 if B % 64 == 0 and small else 32
     return Plan(
-        levels=Tiles(BB, 4, num_stages=3 if ahead else 1, maxnreg=255),
-        sums=Tiles(BB, 4, num_stages=4 if ahead else 1, maxnreg=255, resident=2),
-        gradients=Tiles(
-            most,
-            4,
-            num_warps=8 if most == 128 else 4,
-            num_stages=2 if ahead else 1,
-            maxnreg=255,
-            resident=1 if most == 128 else 2,
-        ),
+        levels=_tiles(BB, 4 if small else 1, warps=1),
+        pulled_levels=_tiles(BB, 2 if small else 1, warps=1),
+        sums=_tiles(BB, ahead=2, resident=6),
+        pulled_sums=_tiles(BB, ahead=2, resident=4),
+        gradients=_tiles(BB, resident=18),
     )
 
 
+def _tiles(BB: int, BI: int = 1, *, warps: int = 0, ahead: int = 1, resident: int = 1) -> Tiles:
+    """A thread for every sample, unless it is said how many warps there are."""
+    return Tiles(BB, BI, num_warps=warps or BB // 32, num_stages=ahead, maxnreg=255, resident=resident)
+
+
+def _launch(tiles: Tiles) -> dict[str, int]:
+    """The options of a kernel that takes one lower capsule after the other."""
+    return {key: value for key, value in tiles.launch.items() if key != "BI"}
+
+
 class Fit(NamedTuple):
-    """Two rows and a number of every upper capsule: a fit μ, 1/σ² with its constant, or a pull A, C with its α."""
+    """2·D rows and a number of every upper capsule: a fit μ, 1/σ² with its constant, or a pull A, C with its α."""
 
     rows: Tensor
     scalar: Tensor
@@ -56,31 +66,17 @@ class Fit(NamedTuple):
 class _Job:
     """What all launches of one call share."""
 
-    def __init__(self, poses: Tensor, weight: Tensor, active: Tensor, rows: int) -> None:
-        self.poses, self.weight, self.active = poses.contiguous(), weight.contiguous(), active.contiguous()
-        self.B, self.I, self.P = poses.shape
-        self.J, self.D, self.rows = weight.shape[1], weight.shape[3] * rows, rows
+    def __init__(self, lower: Tensor, weight: Tensor, active: Tensor, rows: int) -> None:
+        self.lower, self.active, self.device = lower, active, lower.device
+        self.weight = weight.to(lower.dtype).contiguous()
+        self.I, self.P, self.B = lower.shape
+        self.J, self.D = weight.shape[1], weight.shape[3] * rows
         self.shared = weight.shape[0] == 1
         self.step = 0 if self.shared else self.J * weight.shape[2] * weight.shape[3]
-        self.device = poses.device
-        BP, BD = power(self.P, 4), power(self.D, 16)
-        self.tiles = plan(self.B, BP, BD, poses.element_size())
-        self.BD = BD
-        self.const = {
-            "J": self.J,
-            "P": self.P,
-            "D": self.D,
-            "R": rows,
-            "BP": BP,
-            "BD": BD,
-            # EM multiplies what votes are off by: float32 votes are made in float32, without the matrix units.
-            "PRECISION": "ieee",
-        }
-
-    @property
-    def upper(self) -> int:
-        """How many upper capsules there are in a batch."""
-        return self.B * self.J
+        self.tiles = plan(self.B, self.D)
+        # the least that the matrix units take.
+        BP, BD = power(self.P // rows, 16), power(weight.shape[3], 16)
+        self.const = {"J": self.J, "P": self.P, "D": self.D, "R": rows, "BP": BP, "BD": BD}
 
     def wide(self, *size: int) -> Tensor:
         return torch.empty(size, dtype=torch.float32, device=self.device)
@@ -92,44 +88,57 @@ class _Job:
         after: Fit,
         *,
         pull: Fit | None = None,
-        log: Tensor | None = None,
+        total: Tensor | None = None,
         level: Tensor | None = None,
         mean: Tensor | None = None,
+        again: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the sums of each program, [chunks, 3, B·J, D], and what those of "step" were divided by, [chunks, B·J]."""
-        of = self.tiles.sums
-        blocks, all_tiles = -(-self.B // of.BB), -(-self.I // of.BI)
-        records = (fit.rows, fit.scalar, after.rows, *(fit if pull is None else pull), fit.scalar if log is None else log)
+        """Return the sums of each program, [chunks, 1 + 2·D, J, B], and what those of "step" were divided by.
+
+        Args:
+            kind: as in the kernel.
+            fit: that the couplings come from.
+            after: the fit that comes after it.
+            pull: of the fit after it.
+            total: Σ r of the M-step after it, [J, 3, B].
+            level: [I, B]; "step" fills it.
+            mean: [I, B]; "pull" fills it.
+            again: [J, B], where sums are asked for at all; everywhere if None.
+        """
+        of = self.tiles.pulled_sums if kind == "pull" else self.tiles.sums
+        blocks = self.B // of.BB
+        records = (fit.rows, fit.scalar, after.rows, *(fit if pull is None else pull), fit.scalar if total is None else total)
         others = (fit.scalar if level is None else level, fit.scalar if mean is None else mean)
         if kind in ("step", "pull"):
             self._levels(records, others, pull=kind == "pull")
-        chunks, tiles = of.split(all_tiles, blocks * self.J, self.device)
-        parts, tops = self.wide(chunks, 3, self.upper, self.D), self.wide(chunks, self.upper)
+        chunks, each = of.split(self.I, blocks * self.J, self.device)
+        parts, tops = self.wide(chunks, 1 + 2 * self.D, self.J, self.B), self.wide(chunks, self.J, self.B)
         sums_kernel[(blocks, chunks, self.J)](
-            self.poses,
+            self.lower,
             self.weight,
             self.active,
             *records,
             *others,
+            fit.scalar if again is None else again,
             parts,
             tops,
             self.B,
             self.I,
             self.step,
-            tiles,
+            each,
             KIND=kind,
+            AGAIN=again is not None,
             **self.const,
-            **of.launch,
+            **_launch(of),
         )
         return parts, tops
 
     def _levels(self, records: tuple[Tensor, ...], others: tuple[Tensor, Tensor], *, pull: bool) -> None:
         """Fill the levels, or with a pull the means."""
-        of = self.tiles.levels
-        levels_kernel[(-(-self.I // of.BI), -(-self.B // of.BB))](
-            self.poses,
+        of = self.tiles.pulled_levels if pull else self.tiles.levels
+        levels_kernel[(-(-self.I // of.BI), self.B // of.BB)](
+            self.lower,
             self.weight,
-            self.active,
             *records,
             *others,
             self.B,
@@ -141,17 +150,29 @@ class _Job:
         )
 
     def over_rows(self, chunks: int) -> tuple[tuple[int], dict[str, int]]:
-        """Grid and tile sizes of the kernels that go over [B·J, D]."""
-        BR = max(1, 64 // self.BD)
-        return (-(-self.upper // BR),), {"J": self.J, "D": self.D, "BR": BR, "BC": min(64, power(chunks, 1)), "BD": self.BD}
+        """Grid and tile sizes of the kernels that go over [J, B]."""
+        BR, BD = 8, power(self.D, 1)
+        return (self.J * self.B // BR,), {"D": self.D, "BR": BR, "BC": min(64, power(chunks, 1)), "BD": BD}
+
+
+def _turn_over(x: Tensor, other: Tensor, *, back: bool = False) -> None:
+    """Fill [I, P, B] from poses [samples, I, P], or these from it."""
+    (samples, columns), B = (x.shape[0], x.shape[1] * x.shape[2]), other.shape[-1]
+    turn_over_kernel[(-(-columns // 64), B // 32)](x, other, samples, B, columns, BACK=back, BB=32, BC=64)
+
+
+def _activate(activations: Tensor, active: Tensor, scale: Tensor, out: Tensor | None = None) -> None:
+    """Fill active [I, B] and scale [B] from activations [samples, I], or the gradient of these from that of active."""
+    (samples, I), B, given = activations.shape, active.shape[1], activations if out is None else out
+    least, back = torch.finfo(torch.float32).tiny, out is not None
+    activate_kernel[(samples if back else B,)](activations, active, scale, given, samples, B, I, least, BACK=back, BI=1024)
 
 
 @torch.library.custom_op("capsella::em", mutates_args=())
 def em_op(
     poses: Tensor,
     weight: Tensor,
-    active: Tensor,
-    scale: Tensor,
+    activations: Tensor,
     beta_a: Tensor,
     beta_u: Tensor,
     temperatures: Sequence[float],
@@ -159,15 +180,13 @@ def em_op(
     half: bool,
     gaussian: bool,
     rows: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> list[Tensor]:
     """Fit Gaussians to the votes of [B, I, P]; means [B, J, D] and log odds [B, J] of the last, and what the way back needs.
 
     Args:
         poses: lower poses.
         weight: [I, J, P/R, D/R] or [1, J, P/R, D/R].
-        active: activations of the lower capsules, [B, I], positive, divided by ``scale``.
-        scale: [B], the largest of each sample: what is left of them can be added up in float32 however small they are. No
-            gradient: the result does not depend on it.
+        activations: of the lower capsules, [B, I].
         beta_a: [J].
         beta_u: [J].
         temperatures: λ of every iteration.
@@ -177,83 +196,80 @@ def em_op(
         rows: R of a matrix pose.
 
     Returns:
-        means, log odds, then of all iterations: variances [T, B·J, D], log Σ r, log odds and constants [3, T, B·J], fits
-        [T, B·J, 2, ·], denominators [T−1, B, I], and the weight as a factor (empty if it is one).
+        means and log odds, then with the samples last: poses [I, P, B], activations [I, B] over the largest of their sample
+        [B]; variances [T, D, J, B], Σ r [T, J, 3, B] and log odds [T, J, B] of all M-steps; fits [T + 1, J, 2, D, B] and
+        constants [T + 1, J, B] before and after them; denominators [T − 1, I, B].
     """
     with on_device_of(poses):
-        return _forward(poses, weight, active, scale, beta_a, beta_u, temperatures, eps, half, gaussian, rows)
-
-
-def _forward(
-    poses: Tensor,
-    weight: Tensor,
-    active: Tensor,
-    scale: Tensor,
-    beta_a: Tensor,
-    beta_u: Tensor,
-    temperatures: Sequence[float],
-    eps: float,
-    half: bool,
-    gaussian: bool,
-    rows: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    factor = weight.to(poses.dtype, memory_format=torch.contiguous_format)
-    job = _Job(poses, factor, active, rows)
-    T, D, upper = len(temperatures), job.D, job.upper
-    variances, scalars = job.wide(T, upper, D), job.wide(3, T, upper)
-    fits, levels = job.wide(T, upper, 2, job.BD), job.wide(T - 1, job.B, job.I)
-    means = job.wide(job.B, job.J, D)
-    beta_a, beta_u, scale = (x.float().contiguous() for x in (beta_a, beta_u, scale))
-
-    def finish(t: int, sums: tuple[Tensor, Tensor], about: Fit, *, mean_only: bool = False) -> None:
-        parts, tops = sums
-        grid, const = job.over_rows(len(parts))
-        finish_kernel[grid](
-            parts,
-            tops,
-            scale,
-            about.rows,
-            beta_a,
-            beta_u,
-            scalars[0, t],
-            means,
-            variances[t],
-            scalars[1, t],
-            fits[t],
-            scalars[2, t],
-            upper,
-            len(parts),
-            eps,
-            temperatures[t],
-            MEAN_ONLY=mean_only,
-            TOPS=mean_only and t > 0,
-            HALF=half,
-            GAUSSIAN=gaussian,
-            **const,
+        means, odds, lower, active, scale, variances, totals, all_odds, fits, constants, levels = results = _empty(
+            poses, weight, len(temperatures), rows
         )
+        poses, activations, beta_a, beta_u = (x.contiguous() for x in (poses, activations, beta_a, beta_u))
+        _turn_over(poses, lower)
+        _activate(activations, active, scale)
+        job = _Job(lower, weight, active, rows)
+        T, J, B = len(temperatures), job.J, job.B
+        # a flat fit before the first: every lower capsule goes to all upper ones alike.
+        fits[0].zero_()
+        constants[0].fill_(-math.log(J))
+        again = torch.empty(J, B, dtype=torch.int32, device=job.device)
 
-    before = Fit(torch.zeros_like(fits[0]), scalars[2, 0])
-    for t in range(T):
-        # the mean first, then the squares around it.
-        fit = Fit(fits[t], scalars[2, t])
-        if t == 0:
-            finish(t, job.sums("first", before, before), before, mean_only=True)
-            sums = job.sums("first", before, fit)
-        else:
-            finish(t, job.sums("step", before, before, level=levels[t - 1]), before, mean_only=True)
-            sums = job.sums("spread", before, fit, log=scalars[0, t], level=levels[t - 1])
-        finish(t, sums, fit)
-        before = fit
-    odds = scalars[1, -1].reshape(job.B, job.J).clone()
-    return means, odds, variances, scalars, fits, levels, factor if weight.dtype != poses.dtype else poses.new_empty(0)
+        def finish(t: int, sums: tuple[Tensor, Tensor], about: Fit, *, once_more: bool) -> None:
+            parts, tops = sums
+            grid, const = job.over_rows(len(parts))
+            finish_kernel[grid](
+                parts,
+                tops,
+                scale,
+                about.rows,
+                beta_a,
+                beta_u,
+                totals[t],
+                variances[t],
+                all_odds[t],
+                fits[t + 1],
+                constants[t + 1],
+                again,
+                J * B,
+                B,
+                len(parts),
+                eps,
+                temperatures[t],
+                _LOST[poses.dtype],
+                AGAIN=once_more,
+                TOPS=t > 0 and not once_more,
+                HALF=half,
+                GAUSSIAN=gaussian,
+                **const,
+            )
+
+        for t in range(T):
+            before, fit = (Fit(fits[k], constants[k]) for k in (t, t + 1))
+            level = levels[t - 1] if t else active
+            finish(t, job.sums("step" if t else "first", before, before, level=level), before, once_more=False)
+            # where the mean has moved far, the squares are summed once more, around it.
+            sums = job.sums("spread" if t else "first", before, fit, total=totals[t], level=level, again=again)
+            finish(t, sums, fit, once_more=True)
+        means.copy_(fits[-1, :, 0, :, : len(poses)].permute(2, 0, 1))
+        odds.copy_(all_odds[-1, :, : len(poses)].t())
+        return results
+
+
+def _empty(poses: Tensor, weight: Tensor, T: int, rows: int) -> list[Tensor]:
+    """Make room for what ``em_op`` returns."""
+    samples, I, P = poses.shape
+    B, J, D = samples + -samples % _SAMPLES, weight.shape[1], weight.shape[3] * rows
+    wide = poses.new_empty(0, dtype=torch.float32)
+    sizes = [(I, B), (B,), (T, D, J, B), (T, J, 3, B), (T, J, B), (T + 1, J, 2, D, B), (T + 1, J, B), (T - 1, I, B)]
+    others = [wide.new_empty(size) for size in sizes]
+    return [wide.new_empty(samples, J, D), wide.new_empty(samples, J), poses.new_empty(I, P, B), *others]
 
 
 @em_op.register_fake
 def _(
     poses: Tensor,
     weight: Tensor,
-    active: Tensor,
-    scale: Tensor,
+    activations: Tensor,
     beta_a: Tensor,
     beta_u: Tensor,
     temperatures: Sequence[float],
@@ -261,204 +277,140 @@ def _(
     half: bool,
     gaussian: bool,
     rows: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    B, I, _ = poses.shape
-    J, D, T = weight.shape[1], weight.shape[3] * rows, len(temperatures)
-    wide = poses.new_empty(0, dtype=torch.float32)
-    return (
-        wide.new_empty(B, J, D),
-        wide.new_empty(B, J),
-        wide.new_empty(T, B * J, D),
-        wide.new_empty(3, T, B * J),
-        wide.new_empty(T, B * J, 2, power(D, 16)),
-        wide.new_empty(T - 1, B, I),
-        weight.new_empty(weight.shape if weight.dtype != poses.dtype else (0,), dtype=poses.dtype),
-    )
+) -> list[Tensor]:
+    return _empty(poses, weight, len(temperatures), rows)
 
 
 @torch.library.custom_op("capsella::em_backward", mutates_args=())
 def em_backward_op(
     d_means: Tensor,
     d_odds: Tensor,
-    poses: Tensor,
     weight: Tensor,
+    activations: Tensor,
+    beta_u: Tensor,
+    lower: Tensor,
     active: Tensor,
     scale: Tensor,
-    beta_u: Tensor,
     variances: Tensor,
-    scalars: Tensor,
+    totals: Tensor,
+    all_odds: Tensor,
     fits: Tensor,
+    constants: Tensor,
     levels: Tensor,
     temperatures: Sequence[float],
     eps: float,
     half: bool,
     gaussian: bool,
     rows: int,
-    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of poses, weight (in ``dtype``), activations and both betas."""
-    with on_device_of(poses):
-        return _gradients(
-            d_means,
-            d_odds,
-            poses,
-            weight,
-            active,
-            scale,
-            beta_u,
-            variances,
-            scalars,
+    """Return the gradients of poses, weight, activations and both betas."""
+    with on_device_of(lower):
+        job = _Job(lower, weight, active, rows)
+        T, I, J, D, B, samples = len(temperatures), job.I, job.J, job.D, job.B, len(d_means)
+        pulls, alphas, means, d_betas = job.wide(T, J, 2, D, B), job.wide(T, J, B), job.wide(T - 1, I, B), job.wide(2, T, J, B)
+        # of a sample that is there only to fill the room nothing is asked.
+        room = (0, B - samples)
+        d_means, d_odds = (torch.nn.functional.pad(x.movedim(0, -1), room).contiguous() for x in (d_means, d_odds))
+        activations, beta_u = activations.contiguous(), beta_u.contiguous()
+        parts = d_means[None]
+        for t in reversed(range(T)):
+            if t + 1 < T:
+                fit, after = (Fit(fits[k], constants[k]) for k in (t + 1, t + 2))
+                pull = Fit(pulls[t + 1], alphas[t + 1])
+                parts, _ = job.sums("pull", fit, after, pull=pull, total=totals[t + 1], level=levels[t], mean=means[t])
+            grid, const = job.over_rows(len(parts))
+            turn_kernel[grid](
+                parts,
+                d_means,
+                d_odds,
+                beta_u,
+                scale,
+                totals[t],
+                variances[t],
+                all_odds[t],
+                pulls[t],
+                alphas[t],
+                d_betas[0, t],
+                d_betas[1, t],
+                J * B,
+                B,
+                len(parts),
+                eps,
+                temperatures[t],
+                LAST=t + 1 == T,
+                HALF=half,
+                GAUSSIAN=gaussian,
+                **const,
+            )
+        del parts
+        of = job.tiles.gradients
+        all_blocks = B // of.BB
+        splits, blocks = (1, all_blocks)
+        chunks, each = of.split(I, 1, job.device) if job.shared else (I, 1)
+        if not job.shared and weight.dtype == torch.float32:
+            # more programs, each with gradients of the weight of its own: where they are float32 anyway there is room for that.
+            splits, blocks = of.split(all_blocks, I, job.device)
+        d_lower, d_active = torch.empty_like(lower), job.wide(I, B)
+        d_weight = job.wide(splits, chunks, J, 1, *weight.shape[2:])
+        gradients_kernel[(chunks, splits)](
+            job.lower,
+            job.weight,
+            job.active,
             fits,
+            constants,
+            pulls,
+            alphas,
+            totals,
             levels,
-            temperatures,
-            eps,
-            half,
-            gaussian,
-            rows,
-            dtype,
+            means,
+            d_lower,
+            d_weight,
+            d_active,
+            B,
+            I,
+            job.step,
+            each,
+            blocks,
+            T=T,
+            SHARED=job.shared,
+            TYPE=TYPES[lower.dtype],
+            **job.const,
+            **_launch(of),
         )
-
-
-def _gradients(
-    d_means: Tensor,
-    d_odds: Tensor,
-    poses: Tensor,
-    weight: Tensor,
-    active: Tensor,
-    scale: Tensor,
-    beta_u: Tensor,
-    variances: Tensor,
-    scalars: Tensor,
-    fits: Tensor,
-    levels: Tensor,
-    temperatures: Sequence[float],
-    eps: float,
-    half: bool,
-    gaussian: bool,
-    rows: int,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    job = _Job(poses, weight, active, rows)
-    T, B, I, J, P, D, upper = len(temperatures), job.B, job.I, job.J, job.P, job.D, job.upper
-    pulls, alphas, means = job.wide(T, upper, 2, job.BD), job.wide(T, upper), job.wide(T - 1, B, I)
-    d_betas = job.wide(2, T, upper)
-    d_means, d_odds, beta_u = d_means.contiguous(), d_odds.contiguous(), beta_u.float().contiguous()
-    parts = d_means[None]
-    for t in reversed(range(T)):
-        if t + 1 < T:
-            fit, after = (Fit(fits[k], scalars[2, k]) for k in (t, t + 1))
-            pull, log = Fit(pulls[t + 1], alphas[t + 1]), scalars[0, t + 1]
-            parts, _ = job.sums("pull", fit, after, pull=pull, log=log, level=levels[t], mean=means[t])
-        grid, const = job.over_rows(len(parts))
-        turn_kernel[grid](
-            parts,
-            d_means,
-            d_odds,
-            beta_u,
-            scale,
-            scalars[0, t],
-            variances[t],
-            scalars[1, t],
-            pulls[t],
-            alphas[t],
-            d_betas[0, t],
-            d_betas[1, t],
-            upper,
-            len(parts),
-            eps,
-            temperatures[t],
-            LAST=t + 1 == T,
-            HALF=half,
-            GAUSSIAN=gaussian,
-            **const,
-        )
-    del parts
-    of = job.tiles.gradients
-    all_tiles, all_blocks = -(-I // of.BI), -(-B // of.BB)
-    if job.shared:
-        (chunks, tiles), (splits, blocks) = of.split(all_tiles, 1, job.device), (1, all_blocks)
-    else:
-        (splits, blocks), (chunks, tiles) = of.split(all_blocks, all_tiles, job.device), (all_tiles, 1)
-    d_poses, d_active = torch.empty_like(job.poses), job.wide(B, I)
-    d_weight = job.wide(splits, chunks * of.BI if job.shared else I, J, rows, P // rows, D // rows)
-    gradients_kernel[(chunks, splits)](
-        job.poses,
-        job.weight,
-        job.active,
-        fits,
-        scalars[2],
-        pulls,
-        alphas,
-        scalars[0],
-        levels,
-        means,
-        d_poses,
-        d_weight,
-        d_active,
-        B,
-        I,
-        job.step,
-        tiles,
-        blocks,
-        T=T,
-        SHARED=job.shared,
-        TYPE=TYPES[poses.dtype],
-        **job.const,
-        **of.launch,
-    )
-    d_beta = d_betas.reshape(2, T * B, J).sum(1)
-    return d_poses, add_splits(d_weight, dtype, shared=job.shared), d_active, d_beta[0].clone(), d_beta[1].clone()
+        del means, pulls
+        d_weight = add_splits(d_weight, weight.dtype, shared=job.shared)
+        d_poses, d_activations = lower.new_empty(samples, I, job.P), torch.empty_like(activations)
+        _turn_over(d_poses, d_lower, back=True)
+        _activate(activations, d_active, scale, d_activations)
+        d_beta = d_betas.sum((1, 3)).to(beta_u.dtype)
+        return d_poses, d_weight, d_activations, d_beta[0].clone(), d_beta[1].clone()
 
 
 @em_backward_op.register_fake
 def _(
-    d_means: Tensor,
-    d_odds: Tensor,
-    poses: Tensor,
-    weight: Tensor,
-    active: Tensor,
-    scale: Tensor,
-    beta_u: Tensor,
-    variances: Tensor,
-    scalars: Tensor,
-    fits: Tensor,
-    levels: Tensor,
-    temperatures: Sequence[float],
-    eps: float,
-    half: bool,
-    gaussian: bool,
-    rows: int,
-    dtype: torch.dtype,
+    d_means: Tensor, d_odds: Tensor, weight: Tensor, activations: Tensor, beta_u: Tensor, lower: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    J = weight.shape[1]
-    return (
-        torch.empty_like(poses, memory_format=torch.contiguous_format),
-        variances.new_empty(weight.shape, dtype=dtype),
-        variances.new_empty(active.shape),
-        variances.new_empty(J),
-        variances.new_empty(J),
-    )
+    d_weight, d_activations = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (weight, activations))
+    d_beta_a, d_beta_u = beta_u.new_empty(len(beta_u)), beta_u.new_empty(len(beta_u))
+    return lower.new_empty(len(d_means), *lower.shape[:2]), d_weight, d_activations, d_beta_a, d_beta_u
 
 
 def _setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    poses, weight, active, scale, beta_a, beta_u, *ctx.rest = inputs
-    _, _, variances, scalars, fits, levels, factor = output
+    _, weight, activations, beta_a, beta_u, *ctx.rest = inputs
+    means, odds, *others = output
     # of the other outputs nobody asks for a gradient; zeros in their place would be made for nothing.
     ctx.set_materialize_grads(False)
-    ctx.sizes = (poses.shape[0], weight.shape[1], weight.shape[3] * inputs[-1])
-    ctx.dtype, ctx.dtypes = weight.dtype, (active.dtype, beta_a.dtype, beta_u.dtype)
-    ctx.save_for_backward(poses, factor if factor.numel() else weight, active, scale, beta_u, variances, scalars, fits, levels)
+    ctx.sizes, ctx.dtype = (means.shape, odds.shape), beta_a.dtype
+    ctx.save_for_backward(weight, activations, beta_u, *others)
 
 
-def _backward(ctx, d_means, d_odds, *unused):  # type: ignore[no-untyped-def]
-    if d_means is None and d_odds is None:
-        return (None,) * 11
-    B, J, D = ctx.sizes
-    d_means = d_odds.new_zeros(B, J, D) if d_means is None else d_means
-    d_odds = d_means.new_zeros(B, J) if d_odds is None else d_odds
-    d_poses, d_weight, *others = em_backward_op(d_means, d_odds, *ctx.saved_tensors, *ctx.rest, ctx.dtype)
-    d_active, *d_betas = (d.to(dtype) for d, dtype in zip(others, ctx.dtypes, strict=True))
-    return d_poses, d_weight, d_active, None, *d_betas, None, None, None, None, None
+def _backward(ctx, grads):  # type: ignore[no-untyped-def]
+    given = [d for d in grads[:2] if d is not None]
+    if not given:
+        return (None,) * 10
+    d_means, d_odds = (given[0].new_zeros(size) if d is None else d for d, size in zip(grads, ctx.sizes, strict=False))
+    d_poses, d_weight, d_active, d_beta_a, d_beta_u = em_backward_op(d_means, d_odds, *ctx.saved_tensors, *ctx.rest)
+    return d_poses, d_weight, d_active, d_beta_a.to(ctx.dtype), d_beta_u, None, None, None, None, None
 
 
 em_op.register_autograd(_backward, setup_context=_setup)

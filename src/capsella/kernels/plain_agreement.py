@@ -290,7 +290,10 @@ def _from_votes(d_votes: Tensor, tile: Tile, rows: int, into: tuple[Tensor, Tens
 
 
 def refuse(call: Call) -> list[str]:
-    """Refuse what the reference does faster: few votes, and fewer samples than a lower pose has values."""
+    """Refuse what the reference does faster: few votes, and fewer samples than a lower pose has values; or more exactly."""
     if call.options.get("num_iters") == 1:
         return few_samples(call) if call.options.get("prior") is not None else []
+    if call.device == "cuda" and call.dtype == torch.float32:
+        # seen on an H200: up to three times the reference's error, in products over all lower capsules.
+        return ["on cuda its float32 sums lose more digits than the reference's"]
     return few_votes(call, least=1 << 16, least_shared=1 << 15) + few_samples(call)

@@ -1,9 +1,9 @@
 """EM routing on GPUs that never stores votes (docs/routing.md, "Routing without votes").
 
-EM squares the votes, so a tile of them has to be made: the poses of BI lower capsules, [BB, BI·BP], times their weights along
-the diagonal of a matrix [BI·BP, BI·BD], on the matrix units. The tile [BB, BI·BD] lives in registers and is made again for
-every iteration. A mean is found before the squares around it are summed: a Gaussian may close in on few votes, and a variance
-from sums around any other point would lose its digits there.
+EM squares the votes, so each has to be made: the poses of BB samples times the weights of one pair of capsules, on the matrix
+units, again in every pass. Then a thread owns some samples and holds every value of theirs in registers of its own: tensors
+are tuples, one [BB] for every value of a pose, and all data lie with the samples side by side. Nothing is exchanged between
+threads but the products.
 
 ``levels_kernel`` sums over upper capsules, ``sums_kernel`` over lower ones, on the way there and back; ``finish_kernel`` and
 ``turn_kernel`` (``triton_em_small``) do what is left for every upper capsule, ``gradients_kernel`` makes the gradients.
@@ -15,94 +15,105 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from capsella.kernels._blocks import SIZES, add, product
+from capsella.kernels._blocks import add
+
+# sizes that change from call to call.
+SIZES = ("I", "step", "each", "blocks")
 
 
 @triton.jit
-def weight_diagonal(m, n, step, P: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BP: tl.constexpr, BD: tl.constexpr):
-    """Where the weights of a tile's lower capsules lie that stand along the diagonal of [BI·BP, BI·BD]."""
-    p, d = m[:, None] % BP, n[None, :] % BD
-    return m[:, None] // BP * step + p % (P // R) * (D // R) + d % (D // R)
+def _rows(p_rows, stride, COUNT: tl.constexpr):
+    """Load so many rows of samples."""
+    rows = ()
+    for k in tl.static_range(COUNT):
+        rows = rows + (tl.load(p_rows + k * stride).to(tl.float32),)
+    return rows
 
 
 @triton.jit
-def diagonal_mask(m, n, left, P: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BP: tl.constexpr, BD: tl.constexpr):
-    """Which places of [BI·BP, BI·BD] hold a weight, if ``left`` lower capsules are left."""
-    i, p, d = m[:, None] // BP, m[:, None] % BP, n[None, :] % BD
-    inside = (i == n[None, :] // BD) & (i < left)
-    if P != BP:
-        inside = inside & (p < P)
-    if D != BD:
-        inside = inside & (d < D)
-    if R > 1:
-        inside = inside & (p // (P // R) == d // (D // R))
-    return inside
+def _pose(p_pose, B, b, P: tl.constexpr, R: tl.constexpr, BP: tl.constexpr):
+    """Load the R rows of a pose [P, B], each as a tile [BP, BB] for the matrix units."""
+    p = tl.arange(0, BP)
+    rows = ()
+    for r in tl.static_range(R):
+        rows = rows + (tl.load(p_pose + (r * (P // R) + p[:, None]) * B + b[None, :], mask=p[:, None] < P // R, other=0.0),)
+    return rows
 
 
 @triton.jit
-def _to_votes(x, BB: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr):
-    """Repeat [BB, BD] for every lower capsule, to [BB, BI·BD]."""
-    return tl.reshape(tl.broadcast_to(tl.reshape(x, [BB, 1, BD]), [BB, BI, BD]), [BB, BI * BD])
+def _weights(p_weight, P: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BP: tl.constexpr, BD: tl.constexpr):
+    """Load the weights [P/R, D/R] of a pair of capsules, as a tile [BP, BD]."""
+    p, d = tl.arange(0, BP), tl.arange(0, BD)
+    inside = (p[:, None] < P // R) & (d[None, :] < D // R)
+    return tl.load(p_weight + p[:, None] * (D // R) + d[None, :], mask=inside, other=0.0)
 
 
 @triton.jit
-def _to_values(x, BB: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr):
-    """Repeat [BB, BI] for every value, to [BB, BI·BD]."""
-    return tl.reshape(tl.broadcast_to(tl.reshape(x, [BB, BI, 1]), [BB, BI, BD]), [BB, BI * BD])
+def _cut(x, COUNT: tl.constexpr, BB: tl.constexpr, WIDTH: tl.constexpr):
+    """Cut each of so many tiles [BB, WIDTH] into its two halves."""
+    halves = ()
+    for k in tl.static_range(COUNT):
+        halves = halves + tl.split(tl.permute(tl.reshape(x[k], [BB, 2, WIDTH // 2]), (0, 2, 1)))
+    return halves
 
 
 @triton.jit
-def _over_values(x, BB: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr):
-    return tl.sum(tl.reshape(x, [BB, BI, BD]), 2)
+def _columns(x, COUNT: tl.constexpr, BB: tl.constexpr, WIDTH: tl.constexpr):
+    """Take the first columns [BB] of a tile [BB, WIDTH]."""
+    tiles = (x,)
+    for bit in tl.static_range(6):
+        if WIDTH >> bit > 1:
+            tiles = _cut(tiles, 1 << bit, BB, WIDTH >> bit)
+    columns = ()
+    for k in tl.static_range(COUNT):
+        columns = columns + (tl.reshape(tiles[k], [BB]),)
+    return columns
 
 
 @triton.jit
-def _over_lower(x, BB: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr):
-    return tl.sum(tl.reshape(x, [BB, BI, BD]), 1)
+def _votes(rows, weights, D: tl.constexpr, R: tl.constexpr, BB: tl.constexpr, BD: tl.constexpr):
+    """Make the D values of a vote, from the rows of a pose and the weights that all of them share."""
+    votes = ()
+    for r in tl.static_range(R):
+        votes = votes + _columns(tl.dot(tl.trans(rows[r]), weights, input_precision="ieee"), D // R, BB, BD)
+    return votes
 
 
 @triton.jit
-def _two(record, BB: tl.constexpr, BD: tl.constexpr):
-    """Take [BB, 2·BD] apart; to load what belongs together at once is faster than to load it piece by piece."""
-    return tl.split(tl.permute(tl.reshape(record, [BB, 2, BD]), (0, 2, 1)))
+def _distance(votes, fit, D: tl.constexpr):
+    """Σ_d (û−μ)²/σ² for a fit μ, 1/σ²."""
+    total = tl.zeros_like(votes[0])
+    for d in tl.static_range(D):
+        far = votes[d] - fit[d]
+        total += far * far * fit[D + d]
+    return total
 
 
 @triton.jit
-def _density(votes, fit, constant, BB: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr):
-    """Distance of the votes from the mean, 1/σ², and log a_j N(û; μ, σ²) [BB, BI], from a fit μ, 1/σ² and its constant."""
-    mean, inverse = _two(fit, BB, BD)
-    far = votes - _to_votes(mean, BB, BI, BD)
-    inverse = _to_votes(inverse, BB, BI, BD)
-    return far, inverse, constant[:, None] - 0.5 * _over_values(far * far * inverse, BB, BI, BD)
-
-
-@triton.jit
-def _asked(votes, mean, pull, alpha, BB: tl.constexpr, BI: tl.constexpr, BD: tl.constexpr):
-    """What an M-step asks of each r [BB, BI] and pulls each vote by [BB, BI·BD], from μ, a pull A, C, and α.
+def _asked(votes, mean, pull, alpha, D: tl.constexpr):
+    """What an M-step asks of a coupling, from its μ, a pull A, C, and α.
 
     With w_ij = r_ij/S_j and S_j = Σ_i r_ij:  S_j ∂L/∂r_ij = α_j + (û−μ)·A + (û−μ)²·C   and   ∂L/∂û_ij = w_ij (A + 2C(û−μ)).
     Neither divides by S, which vanishes where another Gaussian explains every vote.
     """
-    straight, bent = _two(pull, BB, BD)
-    far = votes - _to_votes(mean, BB, BI, BD)
-    straight = _to_votes(straight, BB, BI, BD)
-    bent = far * _to_votes(bent, BB, BI, BD)
-    return alpha[:, None] + _over_values(far * (straight + bent), BB, BI, BD), straight + 2 * bent
+    for d in tl.static_range(D):
+        far = votes[d] - mean[d]
+        alpha += far * (pull[d] + far * pull[D + d])
+    return alpha
 
 
 @triton.jit(do_not_specialize=SIZES)
 def levels_kernel(
-    p_poses,  # [B, I, P]
+    p_poses,  # [I, P, B]
     p_weight,  # [I or 1, J, P/R, D/R]
-    p_active,  # [B, I]: activations of the lower capsules
-    p_fit,  # [B, J, 2, BD]: μ, 1/σ² of the E-step
-    p_constant,  # [B, J]
-    p_next,  # [B, J, 2, BD]: the fit after it, for its μ
-    p_pull,  # [B, J, 2, BD]: A, C, see _asked
-    p_alpha,  # [B, J]
-    p_log,  # [B, J]: log S of the M-step that is pulled
-    p_level,  # [B, I]: log of the softmax's denominator over a_i; written without PULL, read with it
-    p_mean,  # [B, I]: Σ_j R ∂L/∂r; written with PULL
+    p_fit,  # [J, 2, D, B]: μ, 1/σ² of the E-step
+    p_constant,  # [J, B]
+    p_next,  # [J, 2, D, B]: the fit after it, for its μ
+    p_pull,  # [J, 2, D, B]: A, C, see _asked
+    p_alpha,  # [J, B]
+    p_total,  # [J, 3, B]: S of the M-step that is pulled, as s, 1/(S e^−s) and S e^−s
+    p_level,  # [I, B]: log of the softmax's denominator; written without PULL, read with it
+    p_mean,  # [I, B]: Σ_j R ∂L/∂r; written with PULL
     B,
     I,
     step,
@@ -115,193 +126,225 @@ def levels_kernel(
     BI: tl.constexpr,
     BP: tl.constexpr,
     BD: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
     """Sum over upper capsules what the E-step, or the way back through it, needs of all of them."""
-    # the axis of a grid that may be long comes first.
-    start, begin = tl.program_id(0) * BI, tl.program_id(1) * BB
-    b = tl.arange(0, BB)
-    e = tl.arange(0, BI)
-    m, n = tl.arange(0, BI * BP), tl.arange(0, BI * BD)
-    there, left = begin + b < B, I - start
-    upper = begin.to(tl.int64) * J + b * J
-    at_record = upper[:, None] * (2 * BD) + tl.arange(0, 2 * BD)[None, :]
-    at_row = upper[:, None] * (2 * BD) + tl.arange(0, BD)[None, :]
-    w_mask = diagonal_mask(m, n, left, P, D, R, BP, BD)
-    p_w = p_weight + start.to(tl.int64) * step + weight_diagonal(m, n, step, P, D, R, BP, BD)
-    tile_at = begin.to(tl.int64) * I + start
-    at_u = (b[:, None] * I + m[None, :] // BP) * P + m[None, :] % BP
-    u_mask = there[:, None] & (m[None, :] // BP < left) & (m[None, :] % BP < P)
-    u = tl.load(p_poses + tile_at * P + at_u, mask=u_mask, other=0.0)
-    at_each = tile_at + b[:, None] * I + e[None, :]
-    each_mask = there[:, None] & (e[None, :] < left)
-    active = tl.load(p_active + at_each, mask=each_mask, other=1.0)
-    if PULL:
-        level = tl.load(p_level + at_each, mask=each_mask, other=0.0) + tl.log(active)
-    else:
-        level = tl.full([BB, BI], float("-inf"), tl.float32)
-    total = tl.zeros([BB, BI], tl.float32)
+    b = tl.program_id(1) * BB + tl.arange(0, BB)
+    first = tl.program_id(0).to(tl.int64) * BI
+    u = ()
+    level = ()
+    total = ()
+    for e in tl.static_range(BI):
+        # of what is left over in the last program, the last lower capsule is done again.
+        i = tl.minimum(first + e, I - 1)
+        u = u + (_pose(p_poses + i * P * B, B, b, P, R, BP),)
+        level = level + ((tl.load(p_level + i * B + b) if PULL else tl.full([BB], float("-inf"), tl.float32)),)
+        total = total + (tl.zeros([BB], tl.float32),)
     for j in range(J):
-        # loads stand before the product, which they need not wait for.
-        fit = tl.load(p_fit + at_record + j * (2 * BD), mask=there[:, None], other=0.0)
-        constant = tl.load(p_constant + upper + j, mask=there, other=0.0)
+        record, at_w = j * (2 * D) * B + b, j * ((P // R) * (D // R))
+        constant = tl.load(p_constant + j * B + b)
         if PULL:
-            mean = tl.load(p_next + at_row + j * (2 * BD), mask=there[:, None], other=0.0)
-            pull = tl.load(p_pull + at_record + j * (2 * BD), mask=there[:, None], other=0.0)
-            alpha = tl.load(p_alpha + upper + j, mask=there, other=0.0)
-            constant -= tl.load(p_log + upper + j, mask=there, other=0.0)
-        votes = product(u, tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0), PRECISION)
-        _, _, logit = _density(votes, fit, constant, BB, BI, BD)
+            shift = tl.load(p_total + (3 * j) * B + b)
+            share = tl.load(p_total + (3 * j + 1) * B + b)
+        votes = ()
+        distance = ()
+        asked = ()
+        for e in tl.static_range(BI):
+            weights = _weights(p_weight + tl.minimum(first + e, I - 1) * step + at_w, P, D, R, BP, BD)
+            votes = votes + (_votes(u[e], weights, D, R, BB, BD),)
+            distance = distance + (tl.zeros([BB], tl.float32),)
+            if PULL:
+                asked = asked + (tl.load(p_alpha + j * B + b),)
+        for d in tl.static_range(D):
+            mean = tl.load(p_fit + record + d * B)
+            inverse = tl.load(p_fit + record + (D + d) * B)
+            if PULL:
+                after = tl.load(p_next + record + d * B)
+                straight = tl.load(p_pull + record + d * B)
+                bent = tl.load(p_pull + record + (D + d) * B)
+            farther = ()
+            more = ()
+            for e in tl.static_range(BI):
+                far = votes[e][d] - mean
+                farther = farther + (distance[e] + far * far * inverse,)
+                if PULL:
+                    far = votes[e][d] - after
+                    more = more + (asked[e] + far * (straight + far * bent),)
+            distance = farther
+            asked = more
+        new_level = ()
+        new_total = ()
+        for e in tl.static_range(BI):
+            logit = constant - 0.5 * distance[e]
+            if PULL:
+                new_level = new_level + (level[e],)
+                new_total = new_total + (total[e] + tl.exp(logit - level[e] - shift) * share * asked[e],)
+            else:
+                higher = tl.maximum(level[e], logit)
+                new_level = new_level + (higher,)
+                new_total = new_total + (total[e] * tl.exp(level[e] - higher) + tl.exp(logit - higher),)
+        level = new_level
+        total = new_total
+    for e in tl.static_range(BI):
+        at = tl.minimum(first + e, I - 1) * B + b
         if PULL:
-            asked, _ = _asked(votes, mean, pull, alpha, BB, BI, BD)
-            total += tl.exp(logit - level) * asked
+            tl.store(p_mean + at, total[e])
         else:
-            higher = tl.maximum(level, logit)
-            total = total * tl.exp(level - higher) + tl.exp(logit - higher)
-            level = higher
-    if PULL:
-        tl.store(p_mean + at_each, total, mask=each_mask)
-    else:
-        tl.store(p_level + at_each, level + tl.log(total) - tl.log(active), mask=each_mask)
+            tl.store(p_level + at, level[e] + tl.log(total[e]))
 
 
 @triton.jit(do_not_specialize=SIZES)
 def sums_kernel(
-    p_poses,  # [B, I, P]
+    p_poses,  # [I, P, B]
     p_weight,  # [I or 1, J, P/R, D/R]
-    p_active,  # [B, I]
-    p_fit,  # [B, J, 2, BD]
-    p_constant,  # [B, J]
-    p_next,  # [B, J, 2, BD]: the fit after it; its μ is what "first" and "spread" take powers around
-    p_pull,  # [B, J, 2, BD]
-    p_alpha,  # [B, J]
-    p_log,  # [B, J]
-    p_level,  # [B, I]
-    p_mean,  # [B, I]
-    p_out,  # [chunks, 3, B, J, D]
-    p_top,  # [chunks, B, J]: log of what the sums of "step" were divided by
+    p_active,  # [I, B]
+    p_fit,  # [J, 2, D, B]
+    p_constant,  # [J, B]
+    p_next,  # [J, 2, D, B]: the fit after it; its μ is what "first" and "spread" take powers around
+    p_pull,  # [J, 2, D, B]
+    p_alpha,  # [J, B]
+    p_total,  # [J, 3, B]
+    p_level,  # [I, B]
+    p_mean,  # [I, B]
+    p_again,  # [J, B]: with AGAIN, whether the sums are asked for
+    p_out,  # [chunks, 1 + 2·D, J, B]
+    p_top,  # [chunks, J, B]: log of what the sums of "step" were divided by
     B,
     I,
     step,
-    tiles,
+    each,
     KIND: tl.constexpr,  # "first" (R = 1/J), "step" and "spread" (R from the fit), or "pull"
+    AGAIN: tl.constexpr,
     J: tl.constexpr,
     P: tl.constexpr,
     D: tl.constexpr,
     R: tl.constexpr,
     BB: tl.constexpr,
-    BI: tl.constexpr,
     BP: tl.constexpr,
     BD: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
     """Sum x, x(û−k) and x(û−k)² over a chunk of lower capsules for one upper one.
 
-    x is r ("first"), r over the largest of the chunk ("step"), w ("spread"), or ∂L/∂z = w S ∂L/∂r − r Σ_k R ∂L/∂r ("pull").
+    x is r ("first"), r over the largest of the chunk ("step"), w ("spread"), or ∂L/∂z = w S ∂L/∂r − r Σ_k R ∂L/∂r ("pull"): its
+    parts are made in one way everywhere, so that they cancel to the last digit where one upper capsule takes all. k is the
+    mean of the fit that r comes from, or of the one after it ("first", "spread").
     """
-    begin = tl.program_id(0) * BB
+    b = tl.program_id(0) * BB + tl.arange(0, BB)
     chunk, j = tl.program_id(1), tl.program_id(2)
-    b = tl.arange(0, BB)
-    d = tl.arange(0, BD)
-    e = tl.arange(0, BI)
-    m, n = tl.arange(0, BI * BP), tl.arange(0, BI * BD)
-    there = begin + b < B
-    at_u = (b[:, None] * I + m[None, :] // BP) * P + m[None, :] % BP
-    at_each = begin.to(tl.int64) * I + b[:, None] * I + e[None, :]
-    upper = begin.to(tl.int64) * J + b * J + j
-    at_record = upper[:, None] * (2 * BD) + tl.arange(0, 2 * BD)[None, :]
-    at_w = j * ((P // R) * (D // R)) + weight_diagonal(m, n, step, P, D, R, BP, BD)
-    zeroth = tl.zeros([BB, BI * BD], tl.float32)
-    first = tl.zeros([BB, BI * BD], tl.float32)
-    second = tl.zeros([BB, BI * BD], tl.float32)
+    begin = chunk * each
+    end = tl.minimum(begin + each, I)
+    if AGAIN:
+        # where nobody asks there is nothing to do.
+        end = tl.where(tl.max(tl.load(p_again + j * B + b), 0) > 0, end, begin)
+    record = j * (2 * D) * B + b
+    at_w = j * ((P // R) * (D // R))
+    zeros = tl.zeros([BB], tl.float32)
+    zeroth = zeros
+    first = ()
+    second = ()
+    for _ in tl.static_range(D):
+        first = first + (zeros,)
+        second = second + (zeros,)
     if KIND != "first":
-        fit = tl.load(p_fit + at_record, mask=there[:, None], other=0.0)
-        constant = tl.load(p_constant + upper, mask=there, other=0.0)
+        fit = _rows(p_fit + record, B, 2 * D)
+        constant = tl.load(p_constant + j * B + b)
     if KIND != "step":
-        next_mean = tl.load(p_next + upper[:, None] * (2 * BD) + d[None, :], mask=there[:, None], other=0.0)
+        after = _rows(p_next + record, B, D)
     if KIND == "pull":
-        pull = tl.load(p_pull + at_record, mask=there[:, None], other=0.0)
-        alpha = tl.load(p_alpha + upper, mask=there, other=0.0)
+        pull = _rows(p_pull + record, B, 2 * D)
+        alpha = tl.load(p_alpha + j * B + b)
     if (KIND == "spread") | (KIND == "pull"):
-        log = tl.load(p_log + upper, mask=there, other=0.0)
+        shift = tl.load(p_total + (3 * j) * B + b)
+        share = tl.load(p_total + (3 * j + 1) * B + b)
     top = tl.full([BB], float("-inf"), tl.float32)
-    # what a tile needs of its lower capsules is loaded a tile ahead.
-    start = chunk * tiles * BI
-    p_ahead = p_active if KIND == "first" else p_level
-    ahead = tl.load(p_ahead + start + at_each, mask=there[:, None] & (start + e[None, :] < I), other=0.0)
-    if KIND == "pull":
-        mean_ahead = tl.load(p_mean + start + at_each, mask=there[:, None] & (start + e[None, :] < I), other=0.0)
-    for tile in range(tiles):
-        start = (chunk * tiles + tile) * BI
-        left = I - start
-        w_mask = diagonal_mask(m, n, left, P, D, R, BP, BD)
-        u_mask = there[:, None] & (m[None, :] // BP < left) & (m[None, :] % BP < P)
-        u = tl.load(p_poses + (begin.to(tl.int64) * I + start) * P + at_u, mask=u_mask, other=0.0)
-        votes = product(u, tl.load(p_weight + start.to(tl.int64) * step + at_w, mask=w_mask, other=0.0), PRECISION)
-        here = ahead
-        following = start + BI
-        next_mask = there[:, None] & (following + e[None, :] < I)
-        ahead = tl.load(p_ahead + following + at_each, mask=next_mask, other=0.0)
+    for index in range(end - begin):
+        i = (begin + index).to(tl.int64)
+        active = tl.load(p_active + i * B + b)
+        if KIND != "first":
+            level = tl.load(p_level + i * B + b)
+        if KIND == "pull":
+            mean = tl.load(p_mean + i * B + b)
+        weights = _weights(p_weight + i * step + at_w, P, D, R, BP, BD)
+        votes = _votes(_pose(p_poses + i * P * B, B, b, P, R, BP), weights, D, R, BB, BD)
         if KIND == "first":
-            x = here / J
+            x = active / J
         else:
-            far, _, logit = _density(votes, fit, constant, BB, BI, BD)
-            logit -= here
+            logit = constant - 0.5 * _distance(votes, fit, D) - level
             if KIND == "step":
+                logit += tl.log(active)
                 # r may vanish for all lower capsules; divided by the largest so far, it does not.
-                logit = tl.where(e[None, :] < left, logit, float("-inf"))
-                higher = tl.maximum(top, tl.max(logit, 1))
+                higher = tl.maximum(top, logit)
                 base = tl.where(higher == float("-inf"), 0.0, higher)
                 shrink = tl.exp(top - base)
-                zeroth *= shrink[:, None]
-                first *= shrink[:, None]
                 top = higher
-                x = tl.exp(logit - base[:, None])
+                x = tl.exp(logit - base)
+                zeroth *= shrink
+            elif KIND == "spread":
+                x = active * (tl.exp(logit - shift) * share)
             else:
-                x = tl.exp(logit - log[:, None])
-            if KIND == "pull":
-                mean = mean_ahead
-                mean_ahead = tl.load(p_mean + following + at_each, mask=next_mask, other=0.0)
-                asked, _ = _asked(votes, next_mean, pull, alpha, BB, BI, BD)
-                x = x * asked - tl.exp(logit) * mean
-        x = tl.where(there[:, None] & (e[None, :] < left), x, 0.0)
-        if (KIND == "first") | (KIND == "spread"):
-            far = votes - _to_votes(next_mean, BB, BI, BD)
-        x = _to_values(x, BB, BI, BD)
+                asked = _asked(votes, after, pull, alpha, D)
+                x = active * (tl.exp(logit - shift) * share * asked - tl.exp(logit) * mean)
         zeroth += x
-        first += x * far
-        if KIND != "step":
-            second += x * far * far
-    plane = B.to(tl.int64) * (J * D)
-    at_out = chunk.to(tl.int64) * (3 * plane) + (begin.to(tl.int64) * J + j) * D + b[:, None] * (J * D) + d[None, :]
-    out_mask = there[:, None] & (d[None, :] < D)
-    tl.store(p_out + at_out, _over_lower(zeroth, BB, BI, BD), mask=out_mask)
-    tl.store(p_out + plane + at_out, _over_lower(first, BB, BI, BD), mask=out_mask)
+        new_first = ()
+        new_second = ()
+        for d in tl.static_range(D):
+            far = votes[d] - (after[d] if (KIND == "first") | (KIND == "spread") else fit[d])
+            if KIND == "step":
+                new_first = new_first + (first[d] * shrink + x * far,)
+                new_second = new_second + (second[d] * shrink + x * far * far,)
+            else:
+                new_first = new_first + (first[d] + x * far,)
+                new_second = new_second + (second[d] + x * far * far,)
+        first = new_first
+        second = new_second
+    plane = J * B
+    p_sums = p_out + chunk.to(tl.int64) * ((1 + 2 * D) * plane) + j * B + b
+    tl.store(p_sums, zeroth)
+    for d in tl.static_range(D):
+        tl.store(p_sums + (1 + d) * plane, first[d])
+        tl.store(p_sums + (1 + D + d) * plane, second[d])
     if KIND == "step":
-        tl.store(p_top + chunk.to(tl.int64) * (B.to(tl.int64) * J) + upper, top, mask=there)
-    else:
-        tl.store(p_out + 2 * plane + at_out, _over_lower(second, BB, BI, BD), mask=out_mask)
+        tl.store(p_top + chunk.to(tl.int64) * plane + j * B + b, top)
+
+
+@triton.jit
+def _join_halves(x, HALF: tl.constexpr):
+    pairs = ()
+    for k in tl.static_range(HALF):
+        pairs = pairs + (tl.join(x[k], x[HALF + k]),)
+    return pairs
+
+
+@triton.jit
+def _stack(x, COUNT: tl.constexpr, TO: tl.constexpr, BB: tl.constexpr):
+    """Make [BB, TO] of so many [BB], zeros at the end."""
+    for _ in tl.static_range(TO - COUNT):
+        x = x + (tl.zeros_like(x[0]),)
+    # neighbours are joined last, so that they end up side by side.
+    for bit in tl.static_range(6):
+        if TO >> (bit + 1) > 0:
+            x = _join_halves(x, TO >> (bit + 1))
+    return tl.reshape(x[0], [BB, TO])
 
 
 @triton.jit(do_not_specialize=SIZES)
 def gradients_kernel(
-    p_poses,  # [B, I, P]
+    p_poses,  # [I, P, B]
     p_weight,  # [I or 1, J, P/R, D/R]
-    p_active,  # [B, I]
-    p_fits,  # [T, B, J, 2, BD]
-    p_constants,  # [T, B, J]
-    p_pulls,  # [T, B, J, 2, BD]
-    p_alphas,  # [T, B, J]
-    p_logs,  # [T, B, J]: log S of the M-steps
-    p_levels,  # [T−1, B, I]
-    p_means,  # [T−1, B, I]
-    p_d_poses,  # [B, I, P]
-    p_d_weight,  # as in agreement
-    p_d_active,  # [B, I]
+    p_active,  # [I, B]
+    p_fits,  # [T, J, 2, D, B]
+    p_constants,  # [T, J, B]
+    p_pulls,  # [T, J, 2, D, B]
+    p_alphas,  # [T, J, B]
+    p_totals,  # [T, J, 3, B]: S of the M-steps
+    p_levels,  # [T − 1, I, B]
+    p_means,  # [T − 1, I, B]
+    p_d_poses,  # [I, P, B]
+    p_d_weight,  # [splits, I or chunks, J, P/R, D/R]
+    p_d_active,  # [I, B]
     B,
     I,
     step,
-    tiles,
+    each,
     blocks,
     T: tl.constexpr,
     SHARED: tl.constexpr,
@@ -310,81 +353,89 @@ def gradients_kernel(
     D: tl.constexpr,
     R: tl.constexpr,
     BB: tl.constexpr,
-    BI: tl.constexpr,
     BP: tl.constexpr,
     BD: tl.constexpr,
     TYPE: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
     """∂û = Σ_t r^t (A^t + 2C^t(û−μ^t)) − ∂z^t (û−μ^(t−1))/σ²^(t−1), turned at once into the gradients of the inputs."""
     chunk, split = tl.program_id(0), tl.program_id(1)
-    b = tl.arange(0, BB)
-    e = tl.arange(0, BI)
-    m, n = tl.arange(0, BI * BP), tl.arange(0, BI * BD)
-    uppers, lowers = B.to(tl.int64) * J, B.to(tl.int64) * I
-    at_u = (b[:, None] * I + m[None, :] // BP) * P + m[None, :] % BP
-    at_each = b[:, None] * I + e[None, :]
-    at_w = weight_diagonal(m, n, step, P, D, R, BP, BD)
-    at_d_weight = (m[:, None] // BP * (J * P) + m[:, None] % BP) * (D // R) + n[None, :] % BD % (D // R)
-    for tile in range(tiles):
-        start = (chunk * tiles + tile) * BI
-        left = I - start
-        w_mask = diagonal_mask(m, n, left, P, D, R, BP, BD)
-        p_w = p_weight + start.to(tl.int64) * step + at_w
-        if SHARED:
-            place = (split * tl.num_programs(0) + chunk) * BI
-            d_mask = diagonal_mask(m, n, tl.where(tile == 0, BI, left), P, D, R, BP, BD)
-        else:
-            place = split * I + start
-            d_mask = w_mask
-        p_d_w = p_d_weight + place.to(tl.int64) * (J * P * (D // R)) + at_d_weight
-        for block in range(blocks):
-            begin = (split * blocks + block) * BB
-            there = begin + b < B
-            upper = begin.to(tl.int64) * J + b * J
-            at_record = upper[:, None] * (2 * BD) + tl.arange(0, 2 * BD)[None, :]
-            at_row = upper[:, None] * (2 * BD) + tl.arange(0, BD)[None, :]
-            tile_at = begin.to(tl.int64) * I + start
-            u_mask = there[:, None] & (m[None, :] // BP < left) & (m[None, :] % BP < P)
-            u = tl.load(p_poses + tile_at * P + at_u, mask=u_mask, other=0.0)
-            each_mask = there[:, None] & (e[None, :] < left)
-            active = tl.load(p_active + tile_at + at_each, mask=each_mask, other=0.0)
-            d_u = tl.zeros([BB, BI * BP], tl.float32)
-            d_active = tl.zeros([BB, BI], tl.float32)
-            levels = ()
-            means = ()
-            for t in tl.static_range(T - 1):
-                at = t * lowers + tile_at + at_each
-                levels = levels + (tl.load(p_levels + at, mask=each_mask, other=float("inf")),)
-                means = means + (tl.load(p_means + at, mask=each_mask, other=0.0),)
-                d_active += means[t]
+    p, d = tl.arange(0, BP), tl.arange(0, BD)
+    uppers, lowers = J * B, I.to(tl.int64) * B
+    at_w = p[:, None] * (D // R) + d[None, :]
+    w_mask = (p[:, None] < P // R) & (d[None, :] < D // R)
+    begin = chunk * each
+    for index in range(tl.minimum(each, I - begin)):
+        i = (begin + index).to(tl.int64)
+        place = split * tl.num_programs(0) + chunk if SHARED else split * I + i
+        for block in range(tl.minimum(blocks, B // BB - split * blocks)):
+            b = (split * blocks + block) * BB + tl.arange(0, BB)
+            rows = _pose(p_poses + i * P * B, B, b, P, R, BP)
+            active = tl.load(p_active + i * B + b)
+            d_active = tl.zeros([BB], tl.float32)
+            for t in range(T - 1):
+                d_active += tl.load(p_means + t * lowers + i * B + b)
+            d_u = ()
+            for _ in tl.static_range(R):
+                d_u = d_u + (tl.zeros([BP, BB], tl.float32),)
             for j in range(J):
-                mean = tl.load(p_fits + at_row + j * (2 * BD), mask=there[:, None], other=0.0)
-                pull = tl.load(p_pulls + at_record + j * (2 * BD), mask=there[:, None], other=0.0)
-                alpha = tl.load(p_alphas + upper + j, mask=there, other=0.0)
-                w = tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0)
-                votes = product(u, w, PRECISION)
-                share = tl.exp(-tl.load(p_logs + upper + j, mask=there, other=0.0)) / J
-                asked, d_votes = _asked(votes, mean, pull, alpha, BB, BI, BD)
-                d_active += asked * share[:, None]
-                d_votes *= _to_values(active * share[:, None], BB, BI, BD)
-                for t in tl.static_range(T - 1):
-                    here, after = t * uppers, (t + 1) * uppers
-                    fit = tl.load(p_fits + here * (2 * BD) + at_record + j * (2 * BD), mask=there[:, None], other=0.0)
-                    constant = tl.load(p_constants + here + upper + j, mask=there, other=0.0)
-                    mean = tl.load(p_fits + after * (2 * BD) + at_row + j * (2 * BD), mask=there[:, None], other=0.0)
-                    pull = tl.load(p_pulls + after * (2 * BD) + at_record + j * (2 * BD), mask=there[:, None], other=0.0)
-                    alpha = tl.load(p_alphas + after + upper + j, mask=there, other=0.0)
-                    log = tl.load(p_logs + after + upper + j, mask=there, other=0.0)
-                    far, inverse, logit = _density(votes, fit, constant, BB, BI, BD)
-                    asked, pulled = _asked(votes, mean, pull, alpha, BB, BI, BD)
-                    logit -= levels[t]
-                    x = tl.exp(logit - log[:, None])
-                    d_votes += pulled * _to_values(x, BB, BI, BD)
-                    d_votes -= far * inverse * _to_values(x * asked - tl.exp(logit) * means[t], BB, BI, BD)
-                narrow = d_votes.to(TYPE)
-                d_u = tl.dot(narrow, tl.trans(w), d_u, input_precision=PRECISION)
-                d_w = product(tl.trans(u), narrow, PRECISION)
-                add(p_d_w + j * (P * (D // R)), d_w, d_mask, (block == 0) & ((tile == 0) | (not SHARED)))
-            tl.store(p_d_poses + tile_at * P + at_u, d_u, mask=u_mask)
-            tl.store(p_d_active + tile_at + at_each, d_active, mask=each_mask)
+                record = j * (2 * D) * B + b
+                weights = _weights(p_weight + i * step + j * ((P // R) * (D // R)), P, D, R, BP, BD)
+                votes = _votes(rows, weights, D, R, BB, BD)
+                d_votes = ()
+                mean = ()
+                for _ in tl.static_range(D):
+                    d_votes = d_votes + (tl.zeros([BB], tl.float32),)
+                    mean = mean + (tl.zeros([BB], tl.float32),)  # of the flat fit
+                for t in range(T):
+                    p_fit = p_fits + t * uppers * (2 * D) + record
+                    p_pull = p_pulls + t * uppers * (2 * D) + record
+                    asked = tl.load(p_alphas + t * uppers + j * B + b)
+                    distance = tl.zeros([BB], tl.float32)
+                    after = ()
+                    closer = ()
+                    pulled = ()
+                    for k in tl.static_range(D):
+                        far = votes[k] - mean[k]
+                        inverse = tl.load(p_fit + (D + k) * B)
+                        distance += far * far * inverse  # to the digit as in _distance
+                        after = after + (tl.load(p_fit + uppers * (2 * D) + k * B),)
+                        closer = closer + (far * inverse,)
+                        far = votes[k] - after[k]
+                        straight = tl.load(p_pull + k * B)
+                        bent = far * tl.load(p_pull + (D + k) * B)
+                        asked += far * (straight + bent)
+                        pulled = pulled + (straight + 2 * bent,)
+                    logit = tl.load(p_constants + t * uppers + j * B + b) - 0.5 * distance
+                    p_total = p_totals + (t * uppers + j * B) * 3 + b
+                    shift, share = tl.load(p_total), tl.load(p_total + B)
+                    if t == 0:
+                        x = tl.exp(logit - shift) * share
+                        d_active += x * asked
+                        d_logit = tl.zeros([BB], tl.float32)
+                    else:
+                        at = (t - 1) * lowers + i * B + b
+                        logit -= tl.load(p_levels + at)
+                        x = tl.exp(logit - shift) * share
+                        d_logit = active * (x * asked - tl.exp(logit) * tl.load(p_means + at))
+                    x *= active
+                    summed = ()
+                    for k in tl.static_range(D):
+                        summed = summed + (d_votes[k] + x * pulled[k] - d_logit * closer[k],)
+                    d_votes = summed
+                    mean = after
+                d_w = tl.zeros([BP, BD], tl.float32)
+                new_d_u = ()
+                for r in tl.static_range(R):
+                    row = ()
+                    for k in tl.static_range(D // R):
+                        row = row + (d_votes[r * (D // R) + k],)
+                    narrow = _stack(row, D // R, BD, BB).to(TYPE)
+                    new_d_u = new_d_u + (tl.dot(weights, tl.trans(narrow), d_u[r], input_precision="ieee"),)
+                    d_w = tl.dot(rows[r], narrow, d_w, input_precision="ieee")
+                d_u = new_d_u
+                p_d_w = p_d_weight + (place * J + j) * ((P // R) * (D // R)) + at_w
+                add(p_d_w, d_w, w_mask, (block == 0) & ((index == 0) | (not SHARED)))
+            for r in tl.static_range(R):
+                at_u = (i * P + r * (P // R) + p[:, None]) * B + b[None, :]
+                tl.store(p_d_poses + at_u, d_u[r], mask=p[:, None] < P // R)
+            tl.store(p_d_active + i * B + b, d_active)

@@ -1,11 +1,12 @@
-"""What EM does between its sums, one row per upper capsule: the fit and its activation, and the way back through both."""
+"""What EM does around its sums: data laid out with the samples last; fits and activations, and the way back through them."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from capsella.kernels._blocks import SIZES
+# sizes that change from call to call.
+SIZES = ("samples", "B", "columns", "I", "rows", "chunks")
 
 
 @triton.jit
@@ -19,71 +20,137 @@ def _sigmoid(x):
     return tl.where(x >= 0, 1.0, small) / (1.0 + small)
 
 
+@triton.jit(do_not_specialize=SIZES)
+def turn_over_kernel(
+    p_in,  # [samples, columns]
+    p_out,  # [columns, B]
+    samples,
+    B,
+    columns,
+    BACK: tl.constexpr,  # the other way round
+    BB: tl.constexpr,
+    BC: tl.constexpr,
+):
+    """Put the samples last; there may be more places than samples, which the last one fills."""
+    b = tl.program_id(1) * BB + tl.arange(0, BB)
+    c = tl.program_id(0).to(tl.int64) * BC + tl.arange(0, BC)
+    at_in = tl.minimum(b, samples - 1)[:, None].to(tl.int64) * columns + c[None, :]
+    at_out = c[:, None] * B + b[None, :]
+    if BACK:
+        x = tl.load(p_out + at_out, mask=c[:, None] < columns)
+        tl.store(p_in + at_in, tl.trans(x), mask=(c[None, :] < columns) & (b[:, None] < samples))
+    else:
+        x = tl.load(p_in + at_in, mask=c[None, :] < columns)
+        tl.store(p_out + at_out, tl.trans(x), mask=c[:, None] < columns)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def activate_kernel(
+    p_activations,  # [samples, I]
+    p_active,  # [I, B]; with BACK its gradient
+    p_scale,  # [B]
+    p_d_activations,  # [samples, I], written with BACK
+    samples,
+    B,
+    I,
+    least,
+    BACK: tl.constexpr,
+    BI: tl.constexpr,
+):
+    """Divide the activations of a sample by the largest: what is left can be added up in float32 however small they are."""
+    b = tl.program_id(0)
+    row = tl.minimum(b, samples - 1).to(tl.int64) * I
+    i = tl.arange(0, BI)
+    if BACK:
+        scale = tl.load(p_scale + b)
+    else:
+        most = tl.full([BI], least, tl.float32)
+        for first in range(0, I, BI):
+            x = tl.load(p_activations + row + first + i, mask=first + i < I, other=0.0)
+            most = tl.maximum(most, x.to(tl.float32))
+        scale = tl.max(most, 0)
+        tl.store(p_scale + b, scale)
+    for first in range(0, I, BI):
+        inside = first + i < I
+        x = tl.load(p_activations + row + first + i, mask=inside, other=0.0).to(tl.float32)
+        p_each = p_active + (first + i).to(tl.int64) * B + b
+        if BACK:
+            # the scale is a constant: the result does not depend on it.
+            d_x = tl.load(p_each, mask=inside, other=0.0) / scale
+            tl.store(p_d_activations + row + first + i, tl.where(x >= least, d_x, 0.0), mask=inside)
+        else:
+            tl.store(p_each, tl.maximum(x, least) / scale, mask=inside)
+
+
 @triton.jit
-def _power(
+def _sums(
     p_parts,
     p_top,
-    at,
     r,
-    inside,
-    size,
+    d,
+    real,
     rows,
-    top,
     chunks,
     TOPS: tl.constexpr,
+    D: tl.constexpr,
     BC: tl.constexpr,
     BR: tl.constexpr,
     BD: tl.constexpr,
 ):
-    """Add up one of the three sums over the chunks, each in units of its own top where there are tops."""
-    total = tl.zeros([BR, BD], tl.float32)
-    c = tl.arange(0, BC)[:, None, None]
-    for first in range(0, chunks, BC):
-        far = (first + c).to(tl.int64) * (3 * size)
-        part = tl.load(p_parts + far + at[None], mask=(first + c < chunks) & inside[None], other=0.0)
+    """Add up the sums over the chunks, each in units of its own top where there are tops: [BR], twice [BR, BD], and the top."""
+    zeroth = tl.zeros([BR], tl.float32)
+    first = tl.zeros([BR, BD], tl.float32)
+    second = tl.zeros([BR, BD], tl.float32)
+    top = tl.full([BR], float("-inf") if TOPS else 0.0, tl.float32)
+    c = tl.arange(0, BC)
+    for begin in range(0, chunks, BC):
+        here = (begin + c).to(tl.int64)
+        mask = (begin + c < chunks)[:, None] & real[None, :]
+        p_chunk = p_parts + here[:, None] * ((1 + 2 * D) * rows) + r[None, :]
+        p_each = p_chunk[:, :, None] + (1 + d)[None, None, :] * rows
+        inside = mask[:, :, None] & (d < D)[None, None, :]
+        x = tl.load(p_chunk, mask=mask, other=0.0)
+        y = tl.load(p_each, mask=inside, other=0.0)
+        z = tl.load(p_each + D * rows, mask=inside, other=0.0)
         if TOPS:
-            row = (first + c).to(tl.int64) * rows + r[None, :, None]
-            own = tl.load(p_top + row, mask=(first + c < chunks) & (r < rows)[None, :, None], other=float("-inf"))
-            part *= tl.exp(own - top[None, :, None])
-        total += tl.sum(part, 0)
-    return total
-
-
-@triton.jit
-def _highest(p_top, r, rows, chunks, BC: tl.constexpr, BR: tl.constexpr):
-    """The largest of the chunks' tops."""
-    top = tl.full([BR], float("-inf"), tl.float32)
-    c = tl.arange(0, BC)[:, None]
-    for first in range(0, chunks, BC):
-        row = (first + c).to(tl.int64) * rows + r[None, :]
-        own = tl.load(p_top + row, mask=(first + c < chunks) & (r < rows)[None, :], other=float("-inf"))
-        top = tl.maximum(top, tl.max(own, 0))
-    return tl.where(top == float("-inf"), 0.0, top)
+            own = tl.load(p_top + here[:, None] * rows + r[None, :], mask=mask, other=float("-inf"))
+            higher = tl.maximum(top, tl.max(own, 0))
+            base = tl.where(higher == float("-inf"), 0.0, higher)
+            shrink = tl.exp(top - base)
+            unit = tl.exp(own - base[None, :])
+            x, y, z = x * unit, y * unit[:, :, None], z * unit[:, :, None]
+            zeroth, first, second = zeroth * shrink, first * shrink[:, None], second * shrink[:, None]
+            top = higher
+        zeroth += tl.sum(x, 0)
+        first += tl.sum(y, 0)
+        second += tl.sum(z, 0)
+    return zeroth, first, second, tl.where(top == float("-inf"), 0.0, top)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def finish_kernel(
-    p_parts,  # [chunks, 3, rows, D]
+    p_parts,  # [chunks, 1 + 2·D, rows], rows are [J, B]
     p_top,  # [chunks, rows]
     p_scale,  # [B]: what the activations of a sample were divided by
-    p_about,  # [rows, 2, BD]: its first row is what powers were taken around
+    p_about,  # [J, 2, D, B]: its μ is what powers were taken around
     p_beta_a,  # [J]
     p_beta_u,  # [J]
-    p_log,  # [rows]: log S; written with MEAN_ONLY, read without
-    p_mean,  # [rows, D]: μ
-    p_variance,  # [rows, D]
+    p_total,  # [J, 3, B]: S as s, 1/(S e^−s) and S e^−s; read with AGAIN, written without
+    p_variance,  # [D, rows]
     p_odds,  # [rows]: log odds of a_j
-    p_fit,  # [rows, 2, BD]: μ, 1/σ²
+    p_fit,  # [J, 2, D, B]: μ, 1/σ²
     p_constant,  # [rows]
+    p_again,  # [rows]: whether the squares have to be summed around μ; with AGAIN, whether they were
     rows,
+    B,
     chunks,
     eps,
     temperature,
-    MEAN_ONLY: tl.constexpr,
+    limit,
+    AGAIN: tl.constexpr,
     TOPS: tl.constexpr,  # whether the chunks' sums are in units of their own
     HALF: tl.constexpr,  # the cost takes the logarithm of σ, not of σ²
     GAUSSIAN: tl.constexpr,
-    J: tl.constexpr,
     D: tl.constexpr,
     BR: tl.constexpr,
     BC: tl.constexpr,
@@ -92,65 +159,69 @@ def finish_kernel(
     """Fit the Gaussians to the sums."""
     r = tl.program_id(0) * BR + tl.arange(0, BR)
     d = tl.arange(0, BD)
-    real = r < rows
-    inside = real[:, None] & (d[None, :] < D)
-    at = r[:, None].to(tl.int64) * D + d[None, :]
-    record = r[:, None].to(tl.int64) * (2 * BD) + d[None, :]
-    size = rows.to(tl.int64) * D
-    top = tl.zeros([BR], tl.float32)
-    if TOPS:
-        top = _highest(p_top, r, rows, chunks, BC, BR)
-    # the sum of x stands in all D places; they are equal.
-    weight = _power(p_parts, p_top, at, r, inside, size, rows, top, chunks, TOPS, BC, BR, BD)
-    weight = tl.where(real, tl.max(tl.where(inside, weight, 0.0), 1), 1.0)
-    moved = _power(p_parts + size, p_top, at, r, inside, size, rows, top, chunks, TOPS, BC, BR, BD) / weight[:, None]
-    # p_about may be p_fit: every place is read before it is written, by the same program.
+    j, b = r // B, r % B
+    inside = (d[None, :] < D) & (r[:, None] < rows)
+    at = d[None, :] * rows + r[:, None]
+    record = (j[:, None] * (2 * D) + d[None, :]) * B + b[:, None]
+    written = r < rows
+    if AGAIN:
+        written = tl.load(p_again + r) > 0
+        chunks = tl.where(tl.max(written.to(tl.int32), 0) > 0, chunks, 0)
+    weight, moved, spread, top = _sums(p_parts, p_top, r, d, written, rows, chunks, TOPS, D, BC, BR, BD)
+    moved, spread = moved / weight[:, None], spread / weight[:, None]
     mean = tl.load(p_about + record, mask=inside, other=0.0) + moved
-    tl.store(p_fit + record, tl.where(inside, mean, 0.0), mask=real[:, None])
-    if MEAN_ONLY:
-        tl.store(p_log + r, tl.log(weight) + top, mask=real)
+    variance = tl.where(inside, tl.maximum(spread - moved * moved, 0.0) + eps, 1.0)
+    p_shift = p_total + 3 * j * B + b
+    if AGAIN:
+        shift, total = tl.load(p_shift), tl.load(p_shift + 2 * B)
     else:
-        spread = _power(p_parts + 2 * size, p_top, at, r, inside, size, rows, top, chunks, TOPS, BC, BR, BD) / weight[:, None]
-        variance = tl.maximum(spread - moved * moved, 0.0) + eps
-        variance = tl.where(inside, variance, 1.0)
-        logs = tl.sum(tl.log(variance), 1)
-        beta_a = tl.load(p_beta_a + r % J, mask=real, other=0.0)
-        beta_u = tl.load(p_beta_u + r % J, mask=real, other=0.0)
-        scale = logs * 0.5 if HALF else logs
-        whole = tl.exp(tl.load(p_log + r, mask=real, other=0.0)) * tl.load(p_scale + r // J, mask=real, other=1.0)
-        odds = temperature * (beta_a - whole * (D * beta_u + scale))
-        constant = _log_sigmoid(odds)
-        if GAUSSIAN:
-            constant -= 0.5 * (logs + D * 1.8378770664093453)  # log 2π
-        tl.store(p_fit + record + BD, tl.where(inside, 1.0 / variance, 0.0), mask=real[:, None])
-        tl.store(p_constant + r, constant, mask=real)
-        tl.store(p_mean + at, mean, mask=inside)
-        tl.store(p_variance + at, variance, mask=inside)
-        tl.store(p_odds + r, odds, mask=real)
+        # a sum that float32 holds is kept as it is, for the sake of its digits.
+        total = weight * tl.exp(top)
+        held = total > 1e-30
+        shift, total = tl.where(held, 0.0, top), tl.where(held, total, weight)
+        tl.store(p_shift, shift)
+        tl.store(p_shift + B, 1.0 / total)
+        tl.store(p_shift + 2 * B, total)
+        # far from μ squares are large, and their difference has lost its digits.
+        tl.store(p_again + r, tl.max(tl.where(inside & (spread > limit * variance), 1, 0), 1))
+    logs = tl.sum(tl.log(variance), 1)
+    whole = tl.exp(shift) * total * tl.load(p_scale + b)
+    cost = tl.load(p_beta_u + j).to(tl.float32) * D + (logs * 0.5 if HALF else logs)
+    odds = temperature * (tl.load(p_beta_a + j).to(tl.float32) - whole * cost)
+    constant = _log_sigmoid(odds)
+    if GAUSSIAN:
+        constant -= 0.5 * (logs + D * 1.8378770664093453)  # log 2π
+    inside = inside & written[:, None]
+    # p_about may be p_fit: every place is read before it is written, by the same program.
+    tl.store(p_fit + record, mean, mask=inside)
+    tl.store(p_fit + record + D * B, 1.0 / variance, mask=inside)
+    tl.store(p_variance + at, variance, mask=inside)
+    tl.store(p_odds + r, odds, mask=written)
+    tl.store(p_constant + r, constant, mask=written)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def turn_kernel(
-    p_parts,  # [chunks, 3, rows, D]: of ∂z, from the iteration after
-    p_d_mean,  # [rows, D]: gradient of the last μ
+    p_parts,  # [chunks, 1 + 2·D, rows]: of ∂z, from the iteration after
+    p_d_mean,  # [J, D, B]: gradient of the last μ
     p_d_odds,  # [rows]: gradient of the last log odds
     p_beta_u,  # [J]
     p_scale,  # [B]
-    p_log,
-    p_variance,
+    p_total,  # [J, 3, B]
+    p_variance,  # [D, rows]
     p_odds,
-    p_pull,  # [rows, 2, BD]: A, C
+    p_pull,  # [J, 2, D, B]: A, C
     p_alpha,  # [rows]
     p_d_beta_a,  # [rows]
     p_d_beta_u,  # [rows]
     rows,
+    B,
     chunks,
     eps,
     temperature,
     LAST: tl.constexpr,
     HALF: tl.constexpr,
     GAUSSIAN: tl.constexpr,
-    J: tl.constexpr,
     D: tl.constexpr,
     BR: tl.constexpr,
     BC: tl.constexpr,
@@ -159,38 +230,35 @@ def turn_kernel(
     """Take what is asked of a fit back to the sums it was made from."""
     r = tl.program_id(0) * BR + tl.arange(0, BR)
     d = tl.arange(0, BD)
+    j, b = r // B, r % B
     real = r < rows
-    inside = real[:, None] & (d[None, :] < D)
-    at = r[:, None].to(tl.int64) * D + d[None, :]
-    record = r[:, None].to(tl.int64) * (2 * BD) + d[None, :]
-    size = rows.to(tl.int64) * D
-    whole = tl.exp(tl.load(p_log + r, mask=real, other=0.0)) * tl.load(p_scale + r // J, mask=real, other=1.0)
+    inside = (d[None, :] < D) & real[:, None]
+    at = d[None, :] * rows + r[:, None]
+    record = (j[:, None] * (2 * D) + d[None, :]) * B + b[:, None]
+    p_shift = p_total + 3 * j * B + b
+    whole = tl.exp(tl.load(p_shift)) * tl.load(p_shift + 2 * B) * tl.load(p_scale + b)
     variance = tl.load(p_variance + at, mask=inside, other=1.0)
-    odds = tl.load(p_odds + r, mask=real, other=0.0)
+    odds = tl.load(p_odds + r)
     if LAST:
-        d_mean = tl.load(p_d_mean + at, mask=inside, other=0.0)
+        d_mean = tl.load(p_d_mean + (j[:, None] * D + d[None, :]) * B + b[:, None], mask=inside, other=0.0)
         d_variance = tl.zeros([BR, BD], tl.float32)
-        d_odds = tl.load(p_d_odds + r, mask=real, other=0.0)
+        d_odds = tl.load(p_d_odds + r)
     else:
-        none = tl.zeros([BR], tl.float32)
-        every = _power(p_parts, p_parts, at, r, inside, size, rows, none, chunks, False, BC, BR, BD)
-        constant = tl.sum(tl.where(d[None, :] == 0, every, 0.0), 1)
-        d_mean = _power(p_parts + size, p_parts, at, r, inside, size, rows, none, chunks, False, BC, BR, BD) / variance
-        second = _power(p_parts + 2 * size, p_parts, at, r, inside, size, rows, none, chunks, False, BC, BR, BD)
+        constant, first, second, _ = _sums(p_parts, p_parts, r, d, real, rows, chunks, False, D, BC, BR, BD)
+        d_mean = first / variance
         d_variance = 0.5 * second / (variance * variance)
         if GAUSSIAN:
             d_variance -= 0.5 * constant[:, None] / variance
         d_odds = constant * _sigmoid(-odds)
-    logs = tl.sum(tl.where(inside, tl.log(variance), 0.0), 1)
-    beta_u = tl.load(p_beta_u + r % J, mask=real, other=0.0)
+    logs = tl.sum(tl.log(variance), 1)
     half = 0.5 if HALF else 1.0
-    tl.store(p_d_beta_a + r, temperature * d_odds, mask=real)
+    tl.store(p_d_beta_a + r, temperature * d_odds)
     # of the cost of S, times S.
     d_cost = -temperature * d_odds * whole
-    tl.store(p_d_beta_u + r, d_cost * D, mask=real)
+    tl.store(p_d_beta_u + r, d_cost * D)
     d_variance += (d_cost * half)[:, None] / variance
     bent = tl.where(inside, d_variance, 0.0)
-    alpha = d_cost * (D * beta_u + logs * half) - tl.sum(bent * (variance - eps), 1)
-    tl.store(p_pull + record, tl.where(inside, d_mean, 0.0), mask=real[:, None])
-    tl.store(p_pull + record + BD, bent, mask=real[:, None])
-    tl.store(p_alpha + r, alpha, mask=real)
+    alpha = d_cost * (tl.load(p_beta_u + j).to(tl.float32) * D + logs * half) - tl.sum(bent * (variance - eps), 1)
+    tl.store(p_pull + record, d_mean, mask=inside)
+    tl.store(p_pull + record + D * B, bent, mask=inside)
+    tl.store(p_alpha + r, alpha)
