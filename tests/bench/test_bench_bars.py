@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 import torch
 
-from capsella.bench.bars import BarReading, cpu_bars, judge, routing_bars, step_bars
+from capsella.bench.bars import BarReading, cpu_bars, judge, read_readings, routing_bars, step_bars
 from capsella.bench.routing import BOTH, FORWARD, RoutingReading
 from capsella.bench.step import EPOCH, STEP, StepReading
+from capsella.bench.timing import record
 
 GIB = 1 << 30
 
@@ -116,3 +119,11 @@ def test_parts_that_were_not_run_have_no_bars() -> None:
     assert len(judge(gpu, [], [])) == len(judge(gpu, [], None)) + len(judge(gpu, None, []))
     assert judge(cpu, None, []) == []
     assert len(judge(cpu, [], None)) == 4
+
+
+@pytest.mark.parametrize(("kind", "readings"), [("routing", [routed(median=1e-3)]), ("step", [stepped(median=2e-3)])])
+def test_bars_are_judged_from_records_of_other_days_too(kind: str, readings: list[object], tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    assert read_readings(path, kind) is None
+    path.write_text(json.dumps(record(kind, torch.device("cpu"), readings)))
+    assert read_readings(path, kind) == readings

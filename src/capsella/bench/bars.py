@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -96,6 +99,14 @@ def measure(
         wanted = jobs(device, models=("capsnet", "convnet_avg"), precisions=("bf16",)) + large_jobs()
         steps += everything(wanted, device, budget=0.5, epoch=True, root=root, say=say)
     return judge(device, routed if part != "step" else None, steps if part != "routing" else None)
+
+
+def read_readings(path: Path, kind: str) -> list[Any] | None:
+    """Read back the readings of a record, ``"routing"`` or ``"step"``; None where there is none."""
+    if not path.is_file():
+        return None
+    reading = {"routing": RoutingReading, "step": StepReading}[kind]
+    return [reading(**values) for values in json.loads(path.read_text(encoding="utf-8"))["readings"]]
 
 
 def judge(

@@ -9,10 +9,14 @@ from typing import Any
 
 import torch
 
-from capsella.bench import attention, growth, routing, step
+from capsella.bench import attention, growth, routing, step, together
 from capsella.bench.epoch import everything
 
 KINDS = ("routing", "step", "growth", "attention")
+"""What is measured where nobody says."""
+
+ASKED_FOR = ("together",)
+"""What is measured only by name: it starts processes, and wants the device for itself for minutes."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ def kinds(
 
     Args:
         device: where.
-        only: names of ``KINDS``.
+        only: names of ``KINDS`` and ``ASKED_FOR``.
         quick: small sizes and short timings.
         root: the data directory.
         say: is told what goes on.
@@ -59,6 +63,8 @@ def kinds(
     if "attention" in only:
         found = attention.measure(device, quick=quick, budget=0.02 if quick else 0.1, say=say)
         yield Kind("attention", found, lambda done: attention.facts(device, done))
+    if "together" in only:
+        yield _together(device, quick, say)
 
 
 def step_jobs(device: torch.device, *, quick: bool = False) -> list[step.Job]:
@@ -77,3 +83,9 @@ def _routing(device: torch.device, quick: bool, say: Callable[[str], None]) -> K
     compiled = () if quick else routing.COMPILED
     readings = routing.measure(todo, device, budget=0.02 if quick else 0.1, compiled=compiled, speeds=speeds, say=say)
     return Kind("routing", readings, lambda _: routing.facts(device, speeds))
+
+
+def _together(device: torch.device, quick: bool, say: Callable[[str], None]) -> Kind:
+    todo, counts, ways = together.tasks(device, quick=quick), together.counts(device, quick=quick), together.ways(device)
+    readings = together.measure(todo, device, at_once=counts, ways=ways, seconds=0.1 if quick else 1.0, say=say)
+    return Kind("together", readings, together.facts)

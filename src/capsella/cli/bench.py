@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import re
 import time
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from capsella.cli import bench_tables
+from capsella.cli.bench_records import (
+    Device,
+    Out,
+    Quick,
+    Root,
+    Stop,
+    check_folder,
+    check_out,
+    chosen_device,
+    collect,
+    console,
+    fail_if_red,
+    say,
+    say_red,
+    write_record,
+)
+from capsella.cli.bench_together import together
 from capsella.cli.mistakes import users_mistakes
 
-if TYPE_CHECKING:
-    import torch
-
 bench = typer.Typer(name="bench")
-
-Device = Annotated[str | None, typer.Option(help="cpu or cuda; a GPU if there is one.")]
-Out = Annotated[Path | None, typer.Option(help="Write the record to this JSON file, after every reading.")]
-Root = Annotated[Path | None, typer.Option(readable=False, help="The data directory.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Small sizes and short timings, to see that it works.")]
 
 
 @bench.callback(invoke_without_command=True)
@@ -50,15 +55,15 @@ def data(
         check_count("--batch-size", batch_size)
         if images is not None:
             check_count("--images", images)
-        _check_out(out)
-        chosen = _device(device)
+        check_out(out)
+        chosen = chosen_device(device)
         try:
             found = measure(chosen, root=root, batch_size=batch_size, images=images)
         except WrongValues as error:
             typer.echo(f"capsella: {error}", err=True)
             raise typer.Exit(1) from error
-    bench_tables.print_data(_console(), found)
-    _write(out, found)
+    bench_tables.print_data(console(), found)
+    write_record(out, found)
 
 
 @bench.command("routing")
@@ -74,8 +79,8 @@ def routing(
 ) -> None:
     """Time every implementation of every algorithm, forward and backward, after a check of its values."""
     with users_mistakes():
-        _check_out(out)
-        chosen = _device(device)
+        check_out(out)
+        chosen = chosen_device(device)
         from capsella.bench import routing as bench_routing
         from capsella.bench.problems import PRECISIONS
         from capsella.errors import check_choice, check_number
@@ -89,11 +94,11 @@ def routing(
     speeds = bench_routing.Speeds.of(chosen, list(dict.fromkeys(problem.precision for problem in todo)))
     with_compiler = bench_routing.COMPILED if compiled and not quick else ()
     readings = bench_routing.measure(
-        todo, chosen, budget=min(budget, 0.02) if quick else budget, compiled=with_compiler, speeds=speeds, say=_say
+        todo, chosen, budget=min(budget, 0.02) if quick else budget, compiled=with_compiler, speeds=speeds, say=say
     )
-    found = _collect("routing", chosen, readings, out, lambda _: bench_routing.facts(chosen, speeds))
-    bench_tables.print_routing(_console(), found)
-    _fail_if_red(found)
+    found = collect("routing", chosen, readings, out, lambda _: bench_routing.facts(chosen, speeds))
+    bench_tables.print_routing(console(), found)
+    fail_if_red(found)
 
 
 @bench.command("step")
@@ -113,8 +118,8 @@ def step(
 ) -> None:
     """Time a whole training step as `capsella train --fast` takes it, after a check of its first losses."""
     with users_mistakes():
-        _check_out(out)
-        chosen = _device(device)
+        check_out(out)
+        chosen = chosen_device(device)
         from capsella.bench import step as bench_step
         from capsella.bench.epoch import everything
         from capsella.errors import check_choice, check_count, check_number
@@ -140,11 +145,11 @@ def step(
     todo = bench_step.with_plain(todo) if plain else todo
     todo += bench_step.large_jobs() if (gpu if large is None else large) else []
     readings = everything(
-        todo, chosen, budget=min(budget, 0.05) if quick else budget, epoch=gpu if epoch is None else epoch, root=root, say=_say
+        todo, chosen, budget=min(budget, 0.05) if quick else budget, epoch=gpu if epoch is None else epoch, root=root, say=say
     )
-    found = _collect("step", chosen, readings, out, lambda done: bench_step.facts(chosen, done))
-    bench_tables.print_step(_console(), found)
-    _fail_if_red(found)
+    found = collect("step", chosen, readings, out, lambda done: bench_step.facts(chosen, done))
+    bench_tables.print_step(console(), found)
+    fail_if_red(found)
 
 
 @bench.command("bars")
@@ -156,17 +161,17 @@ def bars(
 ) -> None:
     """Measure what the speed must be and say plainly which bars are missed."""
     with users_mistakes():
-        _check_out(out)
-        chosen = _device(device)
+        check_out(out)
+        chosen = chosen_device(device)
         from capsella.bench import bars as bench_bars
         from capsella.bench.timing import record
         from capsella.errors import check_choice
 
         check_choice("--part", part, ("routing", "step", "all"))
-    readings = bench_bars.measure(chosen, part=part, root=root, say=_say)
+    readings = bench_bars.measure(chosen, part=part, root=root, say=say)
     found = record("bars", chosen, readings, verdicts=[reading.verdict for reading in readings])
-    bench_tables.print_bars(_console(), found)
-    _write(out, found)
+    bench_tables.print_bars(console(), found)
+    write_record(out, found)
 
 
 @bench.command("growth")
@@ -180,8 +185,8 @@ def growth(
 ) -> None:
     """Time routing along each of its sizes, and fit the powers that time and memory grow with."""
     with users_mistakes():
-        _check_out(out)
-        chosen = _device(device)
+        check_out(out)
+        chosen = chosen_device(device)
         from capsella.bench import growth as bench_growth
         from capsella.bench.problems import PRECISIONS
         from capsella.errors import check_choice, check_number
@@ -192,11 +197,11 @@ def growth(
         for name in algorithm or ():
             get(name)
     readings = bench_growth.measure(
-        chosen, algorithms=algorithm or ("agreement", "em"), precision=precision, quick=quick, budget=budget, say=_say
+        chosen, algorithms=algorithm or ("agreement", "em"), precision=precision, quick=quick, budget=budget, say=say
     )
-    found = _collect("growth", chosen, readings, out, bench_growth.facts)
-    bench_tables.print_growth(_console(), found)
-    _fail_if_red(found)
+    found = collect("growth", chosen, readings, out, bench_growth.facts)
+    bench_tables.print_growth(console(), found)
+    fail_if_red(found)
 
 
 @bench.command("attention")
@@ -208,55 +213,62 @@ def attention(
 ) -> None:
     """Time routing by agreement and multi-head attention at equal sizes, beside mitterreiter2023's formulas."""
     with users_mistakes():
-        _check_out(out)
-        chosen = _device(device)
+        check_out(out)
+        chosen = chosen_device(device)
         from capsella.bench import attention as bench_attention
         from capsella.errors import check_number
 
         check_number("--budget", budget, above=0)
-    readings = bench_attention.measure(chosen, quick=quick, budget=budget, say=_say)
-    found = _collect("attention", chosen, readings, out, lambda done: bench_attention.facts(chosen, done))
-    bench_tables.print_attention(_console(), found)
-    _fail_if_red(found)
+    readings = bench_attention.measure(chosen, quick=quick, budget=budget, say=say)
+    found = collect("attention", chosen, readings, out, lambda done: bench_attention.facts(chosen, done))
+    bench_tables.print_attention(console(), found)
+    fail_if_red(found)
+
+
+bench.command("together")(together)
 
 
 @bench.command("all")
 def everything(
     out: Annotated[Path, typer.Option(help="Write one JSON file for each kind into this folder.")],
     device: Device = None,
-    kind: Annotated[list[str] | None, typer.Option(help="routing, step, growth, attention; all if left out.")] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="routing, step, growth, attention (all four if left out), together.")
+    ] = None,
     minutes: Annotated[float | None, typer.Option(help="Take no further reading after so long.")] = None,
     root: Root = None,
     quick: Quick = False,
 ) -> None:
     """Measure everything: routing, training, growth, attention, and the bars that follow from them."""
     with users_mistakes():
-        _check_folder(out)
-        chosen = _device(device)
+        check_folder(out)
+        chosen = chosen_device(device)
         from capsella.bench import bars as bench_bars
         from capsella.bench import suite
         from capsella.bench.timing import file_name, record
         from capsella.errors import check_choice, check_number
 
         for name in kind or ():
-            check_choice("kind", name, suite.KINDS)
+            check_choice("kind", name, (*suite.KINDS, *suite.ASKED_FOR))
         if minutes is not None:
             check_number("--minutes", minutes, above=0)
     end = None if minutes is None else time.monotonic() + 60 * minutes
     taken: dict[str, list[Any]] = {}
     red = False
-    for each in suite.kinds(chosen, only=kind or suite.KINDS, quick=quick, root=root, say=_say):
-        taken[each.name] = []
-        found = _collect(
-            each.name, chosen, each.readings, out / file_name(each.name, chosen), each.facts, end, taken[each.name]
-        )
-        bench_tables.PRINTERS[each.name](_console(), found)
-        red = _say_red(found) or red
-    judged = [] if quick else bench_bars.judge(chosen, taken.get("routing"), taken.get("step"))
+    for each in suite.kinds(chosen, only=kind or suite.KINDS, quick=quick, root=root, say=say):
+        taken[each.name], stop = [], Stop()
+        path = out / file_name(each.name, chosen)
+        found = collect(each.name, chosen, each.readings, path, each.facts, end=end, done=taken[each.name], stop=stop)
+        bench_tables.PRINTERS[each.name](console(), found)
+        red = say_red(found) or red
+        stop.leave()
+    # kinds may be measured one after the other: the folder's records of this device and torch are judged together.
+    routed, steps = (bench_bars.read_readings(out / file_name(name, chosen), name) for name in ("routing", "step"))
+    judged = bench_bars.judge(chosen, routed, steps) if {"routing", "step"} & taken.keys() and not quick else []
     if judged:
         found = record("bars", chosen, judged, verdicts=[reading.verdict for reading in judged])
-        bench_tables.print_bars(_console(), found)
-        _write(out / file_name("bars", chosen), found)
+        bench_tables.print_bars(console(), found)
+        write_record(out / file_name("bars", chosen), found)
     if red:
         raise typer.Exit(1)
 
@@ -271,90 +283,9 @@ def page(
     from capsella.report.speed import read_records, speed_page
 
     with users_mistakes():
-        _check_folder(out)
+        check_folder(out)
         files = speed_page(read_records(results))
     for name, text in files.items():
         with whole_or_nothing(out / name) as file:
             file.write(text.encode())
-    _console().print(f"{out / 'speed.md'} and {len(files) - 1} pictures", markup=False)
-
-
-def _collect(
-    kind: str,
-    device: torch.device,
-    readings: Iterable[Any],
-    out: Path | None,
-    facts: Callable[[list[Any]], dict[str, Any]],
-    end: float | None = None,
-    done: list[Any] | None = None,
-) -> dict[str, Any]:
-    """Gather readings into a record that is on disk, whole, after every one of them; stop at ``end``."""
-    from capsella.bench.timing import record
-
-    done = [] if done is None else done
-    for reading in readings:
-        done.append(reading)
-        _write(out, record(kind, device, done, **facts(done)))
-        if end is not None and time.monotonic() > end:
-            _say(f"{kind}: stopped after {len(done)} readings, the time is over")
-            break
-    return record(kind, device, done, **facts(done))
-
-
-def _say_red(found: dict[str, Any]) -> bool:
-    """Say what did not pass the gate, and tell whether there is any."""
-    keys = ("algorithm", "model", "case", "axis", "n", "size", "precision", "implementation")
-    wrong = [reading for reading in found["readings"] if reading["problem"].startswith(("wrong", "fails"))]
-    lines = [f"{', '.join(str(each[key]) for key in keys if key in each)}: {each['problem']}" for each in wrong]
-    # one that is wrong is so in both passes.
-    for line in dict.fromkeys(lines):
-        typer.echo(f"capsella: {line}; it was not timed", err=True)
-    return bool(wrong)
-
-
-def _fail_if_red(found: dict[str, Any]) -> None:
-    if _say_red(found):
-        raise typer.Exit(1)
-
-
-def _check_folder(out: Path) -> None:
-    from capsella.data.places import is_writable
-
-    if out.is_file() or not is_writable(out):
-        raise ValueError(f"--out={out} cannot be written to; expected a folder of yours")
-
-
-def _check_out(out: Path | None) -> None:
-    from capsella.data.places import is_writable
-
-    if out is not None and (out.is_dir() or not is_writable(out.parent)):
-        raise ValueError(f"--out={out} cannot be written to; expected a file in a folder of yours")
-
-
-def _write(out: Path | None, found: dict[str, Any]) -> None:
-    from capsella.data.places import whole_or_nothing
-
-    if out is not None:
-        with whole_or_nothing(out) as file:
-            file.write((json.dumps(found, indent=1) + "\n").encode())
-
-
-def _console() -> Console:
-    return Console(highlight=False)
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)
-
-
-def _device(name: str | None) -> torch.device:
-    """Return a device that is there."""
-    import torch
-
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise ValueError(f"--device={name} is unknown; expected cpu, cuda or cuda:0")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"--device={name} is not here: torch {torch.__version__} sees no GPU; use --device cpu")
-    return torch.device(name)
+    console().print(f"{out / 'speed.md'} and {len(files) - 1} pictures", markup=False)

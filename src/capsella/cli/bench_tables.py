@@ -169,9 +169,41 @@ def print_bars(console: Console, found: Mapping[str, Any]) -> None:
     console.print(f"{missed} of {len(found['verdicts'])} bars missed, {unknown} not measured", markup=False)
 
 
+def print_together(console: Console, found: Mapping[str, Any]) -> None:
+    """Show every way and number, and which makes the most runs a minute."""
+    from capsella.report.speed import unmeasured
+
+    title = f"several runs at once on {_where(found)}, {found['cores']} cores"
+    table = Table(title=title, title_justify="left")
+    for name in ("model", "way"):
+        table.add_column(name, no_wrap=True)
+    for name in ("at once", "steps/s", "low", "high", "× one alone", "start-up s", "runs/minute", "MiB"):
+        table.add_column(name, justify="right")
+    won = {(each["model"], each["way"], each["at_once"]) for each in found["winners"]}
+    for reading in found["readings"]:
+        if not reading["problem"]:
+            rates = [number(reading[key]) for key in ("median", "low", "high", "ratio", "start_up", "runs_per_minute")]
+            rates[-1] += " *" if (reading["model"], reading["way"], reading["at_once"]) in won else ""
+            start = [reading["model"], found["ways"][reading["way"]], str(reading["at_once"])]
+            table.add_row(*start, *rates, in_bytes(reading["memory"]))
+    console.print(table)
+    for reading in found["readings"]:
+        if reading["problem"]:
+            what = f"{reading['model']}, {found['ways'][reading['way']]}, {reading['at_once']} at once"
+            console.print(f"{what}: {reading['problem']}", markup=False)
+    console.print(f"{found['says']}.", markup=False)
+    for each in found["winners"]:
+        gain = f", {number(each['gain'])} times those of one process after the other" if each["gain"] else ""
+        says = f"{each['at_once']} at once, {found['ways'][each['way']]}: {number(each['runs_per_minute'])} a minute{gain}"
+        console.print(f"* most runs of {each['model']}, {each['steps']:,} steps each: {says}", markup=False)
+    if missing := unmeasured(found):
+        console.print(f"not measured: {'; '.join(missing)}", markup=False)
+
+
 PRINTERS: dict[str, Callable[[Console, Mapping[str, Any]], None]] = {
     "routing": print_routing,
     "step": print_step,
     "growth": print_growth,
     "attention": print_attention,
+    "together": print_together,
 }

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from capsella.cli.mistakes import users_mistakes
 from capsella.cli.options import key_values
-
-RUNS = Path("runs")
+from capsella.cli.train_seeds import RUNS, in_one_line, refuse_with_seeds, run_seeds
 
 _WHAT = "What to train"
 _HOW = "How"
@@ -49,6 +48,10 @@ def train(
         float | None, typer.Option(help="Stop after the first epoch that reaches it.", rich_help_panel=_HOW)
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights and samples (0).", rich_help_panel=_HOW)] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="So many runs, their seeds counted up from --seed, several at once.", rich_help_panel=_HOW),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", "-s", help="KEY=VALUE: a training field, model.OPTION or data.OPTION.", rich_help_panel=_HOW),
@@ -59,7 +62,25 @@ def train(
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda (auto).", rich_help_panel=_WHERE)] = None,
     devices: Annotated[int | None, typer.Option(help="Processes, one device each (1).", rich_help_panel=_WHERE)] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder (runs/MODEL-DATA-1).", rich_help_panel=_WHERE)] = None,
+    at_once: Annotated[
+        int | None,
+        typer.Option(
+            help="With --seeds: runs at a time (4 on a GPU, 8 of 8 or more under MPS; one for two cores on a CPU).",
+            rich_help_panel=_WHERE,
+        ),
+    ] = None,
+    mps: Annotated[
+        bool | None,
+        typer.Option(
+            "--mps/--no-mps",
+            help="With --seeds: share the GPU under NVIDIA's MPS (where it is installed and several runs go at once).",
+            rich_help_panel=_WHERE,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The run's folder (runs/MODEL-DATA-1); with --seeds that of all runs.", rich_help_panel=_WHERE),
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.", rich_help_panel=_WHERE)] = None,
     root: Annotated[Path | None, typer.Option(help="The data directory.", rich_help_panel=_WHERE)] = None,
     tensorboard: Annotated[
@@ -67,6 +88,8 @@ def train(
     ] = False,
 ) -> None:
     """Train a model and write the run to a folder: config, metrics, checkpoints, record.
+
+    With --seeds N, N runs go side by side, each in its own folder; the same command with --out goes on with them.
 
     On several machines: torchrun --nnodes N --nproc-per-node M … -m capsella train MODEL --data NAME …
     """
@@ -88,6 +111,16 @@ def train(
     }
     with users_mistakes():
         settings = {key: value for key, value in given.items() if value is not None} | key_values(set_ or [])
+        if seeds is not None:
+            _check_new(model, data)
+            refuse_with_seeds({"--resume": resume, "--tensorboard": tensorboard or None})
+            plan = _plan(str(model), str(data), split or "fit", validate, settings)
+            run_seeds(plan, seeds, at_once=at_once, mps=mps, out=out, root=root)
+            return
+        if at_once is not None:
+            raise ValueError(f"--at-once={at_once} is for several runs; expected --seeds N with it")
+        if mps is not None:
+            raise ValueError(f"{'--mps' if mps else '--no-mps'} is for several runs; expected --seeds N with it")
         if resume is None:
             _check_new(model, data)
             plan, folder = _new(str(model), str(data), split or "fit", validate, settings, out)
@@ -113,13 +146,18 @@ def _new(
     model: str, data: str, split: str, validate: str | None, settings: dict[str, Any], out: Path | None
 ) -> tuple[Any, Path]:
     from capsella.train.folder import RunFolder, next_free
-    from capsella.train.plan import Plan
 
-    chosen = validate if validate is not None else "val" if split == "fit" else "none"
-    plan = Plan(model, data, split=split, validate=None if chosen == "none" else chosen).changed(settings)
+    plan = _plan(model, data, split, validate, settings)
     folder = out if out is not None else next_free(RUNS, f"{model}-{data}")
     RunFolder(folder).check_new()
     return plan, folder
+
+
+def _plan(model: str, data: str, split: str, validate: str | None, settings: dict[str, Any]) -> Any:
+    from capsella.train.plan import Plan
+
+    chosen = validate if validate is not None else "val" if split == "fit" else "none"
+    return Plan(model, data, split=split, validate=None if chosen == "none" else chosen).changed(settings)
 
 
 def _old(folder: Path, settings: dict[str, Any]) -> tuple[Any, Path]:
@@ -152,13 +190,6 @@ def _run(plan: Any, folder: Path, *, resume: bool, root: Path | None, tensorboar
 
 def _tell(run: Any, folder: Path, root: Path | None) -> None:
     console = Console(highlight=False)
-    record = run.record
-    # the last entry also counts a part of an epoch, where the steps ended the run.
-    epochs = record["history"][-1]["epoch"] if record["history"] else 0
-    plural = "" if epochs == 1 else "s"
-    line = f"{run.status} after {epochs:.3g} epoch{plural}, {record['steps']:,} steps, {record['seconds']:.0f} s"
-    if record["test"] is not None:
-        line += f"; {record['test']['accuracy']:.2%} right on {record['test']['images']:,} test images"
-    console.print(line, markup=False, soft_wrap=True)
+    console.print(in_one_line(run.record), markup=False, soft_wrap=True)
     again = shlex.join(["capsella", "evaluate", str(folder), *(["--root", str(root)] if root is not None else [])])
     console.print(f"the run is in {folder}; look at it with: {again}", markup=False, soft_wrap=True)

@@ -12,7 +12,7 @@ from capsella.report.speed_plots import Panel, log_log
 
 Record = Mapping[str, Any]
 
-KINDS = ("bars", "routing", "step", "growth", "attention")
+KINDS = ("bars", "routing", "step", "together", "growth", "attention")
 PICTURES = "speed"
 """The folder of the pictures, beside the page."""
 
@@ -130,6 +130,59 @@ def _step(device: str, record: Record) -> tuple[str, dict[str, str]]:
     return text, {}
 
 
+def _together(device: str, record: Record) -> tuple[str, dict[str, str]]:
+    ways = record["ways"]
+    won = {(each["model"], each["way"], each["at_once"]) for each in record["winners"]}
+    rows, problems = [], []
+    for reading in record["readings"]:
+        if reading["problem"]:
+            problems.append(
+                f"{reading['model']}, {ways[reading['way']]}, {reading['at_once']} at once: {reading['problem']}.\n"
+            )
+            continue
+        rate = f"{_number(reading['median'])} ({_number(reading['low'])} to {_number(reading['high'])})"
+        numbers = [_number(reading[key]) for key in ("ratio", "start_up", "runs_per_minute")]
+        numbers[-1] += " *" if (reading["model"], reading["way"], reading["at_once"]) in won else ""
+        start = [reading["model"], ways[reading["way"]], str(reading["at_once"]), reading["precision"]]
+        rows.append([*start, rate, *numbers, _mebibytes(reading["memory"])])
+    best = [
+        f"- {each['model']}: {each['at_once']} at once, {ways[each['way']]}, {_number(each['runs_per_minute'])} a minute"
+        + (f", {_number(each['gain'])} times those of one process after the other" if each["gain"] else "")
+        + ".\n"
+        for each in record["winners"]
+    ]
+    head = ["model", "way", "at once", "precision", "steps/s", "× one alone", "start-up, s", "runs/minute", "MiB"]
+    steps = f"{record['readings'][0]['steps']:,}" if record["readings"] else "0"
+    return (
+        f"### Several runs at once\n\n{record['says']}. {record['cores']} cores, runs of {steps} steps, batches of "
+        f"{record['readings'][0]['batch_size'] if record['readings'] else 0}.\n\n"
+        f"{_table(head, rows, right=(2, *range(4, 9)))}\n{''.join(problems)}\nMost runs a minute (*):\n\n{''.join(best)}"
+        + (f"\nNot measured: {'; '.join(missing)}.\n" if (missing := unmeasured(record)) else "")
+    ), {}
+
+
+def unmeasured(record: Record) -> list[str]:
+    """Say which of its nets have no reading in some of its ways or numbers, as where it was stopped: nothing is known of those.
+
+    Example:
+        >>> base = {"model": "lenet", "way": "a", "at_once": 1, "problem": ""}
+        >>> readings = [base, {**base, "at_once": 4}, {**base, "way": "b"}, {**base, "model": "capsnet"}]
+        >>> unmeasured({"ways": {"a": "processes", "b": "one program"}, "readings": readings})
+        ['lenet, one program, 4 at once', 'capsnet, processes, 4 at once', 'capsnet, one program']
+    """
+    models, ways, counts = (dict.fromkeys(each[key] for each in record["readings"]) for key in ("model", "way", "at_once"))
+    found = []
+    for model in models:
+        for way in ways:
+            here = [each for each in record["readings"] if (each["model"], each["way"]) == (model, way)]
+            missing = counts.keys() - {each["at_once"] for each in here}
+            # a problem is said by itself, once for all numbers.
+            if missing and not any(each["problem"] for each in here):
+                numbers = f", {', '.join(map(str, sorted(missing)))} at once" if here else ""
+                found.append(f"{model}, {record['ways'][way]}{numbers}")
+    return found
+
+
 def _growth(device: str, record: Record) -> tuple[str, dict[str, str]]:
     parts, pictures = ["### Growth\n"], {}
     parts.append("Powers of each size that time and memory grow with, by least squares on logarithms over all its points.\n")
@@ -205,6 +258,7 @@ _SECTIONS: dict[str, Callable[[str, Record], tuple[str, dict[str, str]]]] = {
     "bars": _bars,
     "routing": _routing,
     "step": _step,
+    "together": _together,
     "growth": _growth,
     "attention": _attention,
 }

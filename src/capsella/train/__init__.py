@@ -9,6 +9,7 @@ from capsella.train.memory import OutOfMemory
 from capsella.train.plan import Plan, run_plan
 from capsella.train.run import Run
 from capsella.train.signals import Interrupted
+from capsella.train.together import Outcome, Standing, run_together
 
 __all__ = [
     "CheckpointError",
@@ -16,10 +17,13 @@ __all__ = [
     "Interrupted",
     "NonFiniteLoss",
     "OutOfMemory",
+    "Outcome",
     "Plan",
     "Run",
+    "Standing",
     "TrainConfig",
     "evaluate",
     "fit",
     "run_plan",
+    "run_together",
 ]

@@ -1,0 +1,221 @@
+"""The processes of many runs: started, looked at, asked to stop, and waited for; each carries one plan out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from capsella.errors import DataError, RunError
+from capsella.train.folder import RunFolder
+from capsella.train.health import NonFiniteLoss
+from capsella.train.plan import Plan, run_plan
+from capsella.train.record import Event
+from capsella.train.run import Run
+
+LOOK = 0.2
+"""Seconds between two looks at the processes."""
+
+# a run that is asked to stop has so many seconds for its step and its checkpoint; a first step is also compiled.
+_GRACE = 90.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one of many runs ended.
+
+    Attributes:
+        plan: what it was.
+        folder: where it lies.
+        run: the run; None where it failed.
+        problem: why it failed, in one line; empty for a run that did not.
+        details: the traceback of its process.
+        was_there: whether it was finished before.
+    """
+
+    plan: Plan
+    folder: Path
+    run: Run | None = None
+    problem: str = ""
+    details: str = ""
+    was_there: bool = False
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a run has come.
+
+    Attributes:
+        plan: what it is.
+        folder: where it lies.
+        step: that its metrics say last; 0 while they say nothing.
+        steps: at which it ends at the latest; 0 while that is not known.
+        event: the last line of its metrics, None while there is none.
+    """
+
+    plan: Plan
+    folder: Path
+    step: int
+    steps: int
+    event: Event | None
+
+
+@dataclass
+class Child:
+    """A process and the run that it carries out."""
+
+    plan: Plan
+    folder: Path
+    process: Any
+    pipe: Any
+    steps: int = 0
+
+    def standing(self) -> Standing:
+        """Return how far it has come."""
+        place = RunFolder(self.folder)
+        if not self.steps and place.holds_a_run:
+            with contextlib.suppress(DataError, ValueError):
+                self.steps = _last_step(place.read_config())
+        event = _last_event(place.metrics)
+        return Standing(self.plan, self.folder, event["step"] if event else 0, self.steps, event)
+
+    def outcome(self) -> Outcome:
+        """Return what came of it; it has spoken or ended."""
+        try:
+            problem, details = self.pipe.recv()
+        except (EOFError, OSError):
+            problem, details = "", ""
+        self.process.join(_GRACE)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self.pipe.close()
+        code = self.process.exitcode
+        if not problem and code:
+            problem = f"its process was killed by {_name(-code)}" if code < 0 else f"its process ended with exit code {code}"
+            problem += f"; {self.folder} can be gone on with" if RunFolder(self.folder).holds_a_run else ""
+        if problem:
+            return Outcome(self.plan, self.folder, problem=problem, details=details)
+        return Outcome(self.plan, self.folder, Run.load(self.folder))
+
+
+def _name(number: int) -> str:
+    return signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
+
+
+def _last_step(config: dict[str, Any]) -> int:
+    train = config["train"]
+    all_epochs = train["epochs"] * math.ceil(config["data"]["train"]["images"] / train["batch_size"])
+    return int(min(all_epochs, train["steps"] or all_epochs))
+
+
+def _last_event(metrics: Path) -> Event | None:
+    """Return the last whole line of a file that another process is writing to."""
+    try:
+        with metrics.open("rb") as file:
+            file.seek(max(0, metrics.stat().st_size - 4096))
+            lines = file.read().split(b"\n")[:-1]
+        event = json.loads(lines[-1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return event if isinstance(event, dict) and "step" in event else None
+
+
+class Children:
+    """The processes; none of them outlives the ``with`` block.
+
+    Args:
+        threads: of each.
+        root: the data directory.
+        environment: variables that they have beside those of this process.
+    """
+
+    def __init__(self, threads: int, root: str | None, environment: Mapping[str, str]) -> None:
+        self.threads, self.root, self.environment = threads, root, dict(environment)
+        self.running: list[Child] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            # asked for a second time: what is on disk is sound at any moment.
+            for child in self.running:
+                child.process.kill()
+        for _outcome in self.stopped():
+            pass
+
+    def start(self, plan: Plan, folder: Path) -> None:
+        """Start the process of one run."""
+        spawn = multiprocessing.get_context("spawn")
+        mine, theirs = spawn.Pipe()
+        about = (theirs, plan, folder, self.root, self.threads, self.environment)
+        process = spawn.Process(target=_carry_out, args=about, daemon=True)
+        process.start()
+        theirs.close()
+        self.running.append(Child(plan, folder, process, mine))
+
+    def ended(self, seconds: float) -> Iterator[Outcome]:
+        """Wait so long for the end of any of them."""
+        by_pipe = {child.pipe: child for child in self.running}
+        for pipe in connection.wait(list(by_pipe), seconds):
+            child = by_pipe[pipe]
+            self.running.remove(child)
+            yield child.outcome()
+
+    def stopped(self) -> Iterator[Outcome]:
+        """Ask all to stop, wait for them, and end those that do not."""
+        for child in self.running:
+            # once: a second signal would not be held back.
+            child.process.terminate()
+        end = time.monotonic() + _GRACE
+        while self.running:
+            yield from self.ended(LOOK)
+            if time.monotonic() > end:
+                for child in self.running:
+                    child.process.kill()
+
+
+def _carry_out(pipe: Any, plan: Plan, folder: Path, root: str | None, threads: int, environment: Mapping[str, str]) -> None:
+    """Be the process of one run; say at the end what went wrong, or nothing."""
+    # Ctrl-C in a terminal reaches all of its processes; this one hears of it once, from the one that started it.
+    with contextlib.suppress(AttributeError, OSError):
+        os.setsid()
+    threading.Thread(target=_stop_with, args=(pipe,), daemon=True).start()
+    # before the device is reached, and the compiler is loaded, which starts so many helpers.
+    os.environ.update({**environment, "TORCHINDUCTOR_COMPILE_THREADS": str(threads)})
+    torch.set_num_threads(threads)
+    problem, details = "", ""
+    try:
+        # its record says so, and its last good checkpoint is there.
+        with contextlib.suppress(NonFiniteLoss):
+            run_plan(plan, folder, root=root, resume=RunFolder(folder).holds_a_run, progress=False)
+    # whatever it is, the runs beside this one go on.
+    except Exception as error:
+        known = isinstance(error, RunError | ValueError | TypeError) and str(error)
+        problem = ("" if known else f"{type(error).__name__}: ") + str(error).strip().partition("\n")[0]
+        details = traceback.format_exc()
+    # where nobody is left to hear it, the folder says it.
+    with contextlib.suppress(OSError):
+        pipe.send((problem, details))
+
+
+def _stop_with(pipe: Any) -> None:
+    """Ask this process to stop, in the orderly way, once the one that started it is gone."""
+    try:
+        pipe.recv()
+    except (EOFError, OSError):
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,207 @@
+"""Many runs, several at a time: each plan in a process of its own, side by side on one device.
+
+A small net leaves most of a GPU idle, so that several runs at once take little longer than one; under NVIDIA's MPS their
+kernels share it. Every run is what it would be alone: a process, a folder, the same seeds. What is finished already is given
+back, what was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from capsella.errors import DataError, check_count
+from capsella.train import mps as service
+from capsella.train.children import LOOK, Children, Outcome, Standing
+from capsella.train.compare import finished_run
+from capsella.train.folder import RunFolder
+from capsella.train.plan import Plan
+from capsella.train.signals import Interrupted, StopWish
+
+__all__ = ["AT_ONCE", "Outcome", "Standing", "cores", "default_at_once", "run_together"]
+
+AT_ONCE = {"cuda": 4, "mps": 8}
+"""Runs at a time on a GPU where nobody says: at least, and under MPS where there are so many."""
+
+
+def default_at_once(plans: Sequence[Plan], *, mps: bool = False) -> int:
+    """Return how many runs at a time are taken where nobody says.
+
+    Eight on a GPU under MPS if there are as many, four on any other; one for every two cores on a CPU. No more than there are
+    runs or cores.
+
+    Args:
+        plans: the runs.
+        mps: whether they share a GPU under MPS.
+
+    Example:
+        >>> default_at_once([Plan("sign_capsnet", "sign").changed({"device": "cpu"})])
+        1
+    """
+    number = cores() // 2
+    if _on_gpu(plans):
+        number = AT_ONCE["mps" if mps and len(plans) >= AT_ONCE["mps"] else "cuda"]
+    return max(1, min(number, len(plans), cores()))
+
+
+def _on_gpu(plans: Iterable[Plan]) -> bool:
+    return torch.cuda.is_available() and any(plan.train.device != "cpu" for plan in plans)
+
+
+def cores() -> int:
+    """Return how many cores of the processor this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_together(
+    jobs: Iterable[tuple[Plan, str | os.PathLike[str]]],
+    *,
+    at_once: int | None = None,
+    threads: int | None = None,
+    mps: bool | None = None,
+    root: str | os.PathLike[str] | None = None,
+    watch: Callable[[Sequence[Standing]], None] | None = None,
+) -> Generator[Outcome, None, None]:
+    """Carry many plans out, several at a time, and give each back as it ends.
+
+    A folder that holds the finished run of its plan is read and not run again; one that holds an unfinished run is gone on
+    with. A run that fails is given back with its problem, and the others go on. Ctrl-C, SIGTERM and the end of the iteration
+    stop every process after its step, with a checkpoint; a second Ctrl-C ends them at once.
+
+    On a CPU the weights are those of ``run_plan`` with as many threads, bit for bit.
+
+    Args:
+        jobs: plans, each with the folder of its run.
+        at_once: runs at a time; ``default_at_once`` if None.
+        threads: of the CPU, for each run; the cores are shared out if None.
+        mps: let the runs share a GPU under NVIDIA's MPS, whose daemon is started before the first of them and stopped after the
+            last; one that ``CUDA_MPS_PIPE_DIRECTORY`` names and that answers is used and left running. None: where several
+            runs go on a GPU at once and MPS is installed; if it does not start, a warning says so and they go on without.
+        root: the data directory; what has to be fetched is fetched before the first process starts.
+        watch: called about five times a second with the runs that are under way.
+
+    Raises:
+        ValueError: two plans have one folder, ``at_once`` is no count, or ``mps`` is asked for and no run goes on a GPU;
+            before anything starts.
+        NoMps: ``mps`` is asked for and cannot be had; a ``RunError``, before the first process starts.
+        Interrupted: SIGINT or SIGTERM came; the same call goes on from there.
+
+    Example:
+        >>> plan = Plan("sign_capsnet", "sign")
+        >>> run_together([(plan, "runs/a"), (plan.changed({"seed": 1}), "runs/a")])
+        Traceback (most recent call last):
+        ValueError: folder='runs/a' is that of two runs; expected a folder for each
+    """
+    todo = [(plan, Path(folder)) for plan, folder in jobs]
+    if at_once is not None:
+        check_count("at_once", at_once)
+    if threads is not None:
+        check_count("threads", threads)
+    seen: set[Path] = set()
+    for _, folder in todo:
+        if folder.resolve() in seen:
+            raise ValueError(f"folder={str(folder)!r} is that of two runs; expected a folder for each")
+        seen.add(folder.resolve())
+    if torch.distributed.is_torchelastic_launched():
+        raise ValueError("runs side by side are started from one process, and torchrun started this one; leave it out")
+    if mps and not _on_gpu(plan for plan, _ in todo):
+        raise ValueError("mps=True is for runs on a GPU, and none of these goes on one; leave it out")
+    return _run(todo, at_once, threads, mps, None if root is None else os.fspath(root), watch)
+
+
+def _run(
+    todo: list[tuple[Plan, Path]],
+    at_once: int | None,
+    threads: int | None,
+    mps: bool | None,
+    root: str | None,
+    watch: Callable[[Sequence[Standing]], None] | None,
+) -> Generator[Outcome, None, None]:
+    ended = 0
+    waiting: deque[tuple[Plan, Path]] = deque()
+    for found in _sorted_out(todo, root):
+        if isinstance(found, Outcome):
+            ended += 1
+            yield found
+        else:
+            waiting.append(found)
+    if not waiting:
+        return
+    plans = [plan for plan, _ in waiting]
+    several = min(len(plans), default_at_once(plans) if at_once is None else at_once) > 1
+    with StopWish() as wish, _shared_gpu(mps, several and _on_gpu(plans)) as environment:
+        number = default_at_once(plans, mps=environment is not None) if at_once is None else at_once
+        share = threads if threads is not None else max(1, cores() // min(number, len(plans)))
+        with Children(share, root, environment or _without(mps)) as children:
+            while (waiting or children.running) and wish.received is None:
+                while waiting and len(children.running) < number:
+                    children.start(*waiting.popleft())
+                for outcome in children.ended(LOOK):
+                    ended += 1
+                    yield outcome
+                if watch is not None:
+                    watch([child.standing() for child in children.running])
+            if wish.received is None:
+                return
+            for outcome in children.stopped():
+                # those that came to their end all the same.
+                if not outcome.problem:
+                    ended += 1
+                    yield outcome
+        says = f"stopped: {ended} of {len(todo)} runs have ended; the same again goes on from there"
+        raise Interrupted(says, wish.received)
+
+
+@contextlib.contextmanager
+def _shared_gpu(wanted: bool | None, useful: bool) -> Iterator[dict[str, str] | None]:
+    """Give the variables of MPS's clients while it runs; None where it is not used."""
+    with contextlib.ExitStack() as stack:
+        environment = None
+        if wanted or (wanted is None and useful and service.is_installed()):
+            try:
+                environment = stack.enter_context(service.mps())
+            except service.NoMps as error:
+                if wanted:
+                    raise service.NoMps(f"mps=True cannot be had: {error}; leave it out to go on without") from error
+                warnings.warn(f"the runs go side by side without MPS: {error}", RuntimeWarning, stacklevel=4)
+        yield environment
+
+
+def _without(mps: bool | None) -> dict[str, str]:
+    """Return what keeps processes away from a daemon that is not wanted: no daemon is found there."""
+    return {service.PIPE: os.devnull} if mps is False and service.PIPE in os.environ else {}
+
+
+def _sorted_out(todo: list[tuple[Plan, Path]], root: str | None) -> Iterator[Outcome | tuple[Plan, Path]]:
+    """Yield what is over already and what is to be run; every set of data is loaded once, so that it is there for all."""
+    groups: dict[str, list[tuple[Plan, Path]]] = {}
+    for plan, folder in todo:
+        key = json.dumps([plan.data, plan.data_options, plan.split, plan.validate, plan.test], default=repr, sort_keys=True)
+        groups.setdefault(key, []).append((plan, folder))
+    for group in groups.values():
+        try:
+            splits = group[0][0].load(root)
+        except (DataError, ValueError, TypeError) as error:
+            yield from (Outcome(plan, folder, problem=str(error)) for plan, folder in group)
+            continue
+        for plan, folder in group:
+            try:
+                _check_alone(plan)
+                place = RunFolder(folder)
+                is_over = place.holds_a_run and place.read_record() is not None
+                yield Outcome(plan, folder, finished_run(folder, plan, splits), was_there=True) if is_over else (plan, folder)
+            except (DataError, ValueError) as error:
+                yield Outcome(plan, folder, problem=str(error))
+
+
+def _check_alone(plan: Plan) -> None:
+    for name in ("devices", "nodes"):
+        if getattr(plan.train, name) > 1:
+            raise ValueError(f"{name}={getattr(plan.train, name)} cannot run side by side with others; expected 1")
