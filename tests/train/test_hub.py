@@ -368,7 +368,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     for method in ("GET", "HEAD", "POST", "PUT"):
         setattr(Handler, f"do_{method}", Handler.serve)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    # it looks for its end every so many seconds, and the test waits for that.
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     served.address = f"http://127.0.0.1:{server.server_port}"
     use_hub(monkeypatch, served.address, tmp_path)
     yield served

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from capsella.data.places import cache_folder
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import process_cases
@@ -104,6 +106,11 @@ def assert_close(found: Path, expected: Path) -> None:
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with what two processes did; one start for all, since that is what takes the time."""
     folder = tmp_path_factory.mktemp("two")
+    # of all that a cache holds, the library that routing builds is shared, or each process would build it.
+    libraries = cache_folder() / "libraries"
+    libraries.mkdir(parents=True, exist_ok=True)
+    (folder / "cache" / "capsella").mkdir(parents=True)
+    (folder / "cache" / "capsella" / "libraries").symlink_to(libraries)
     done = ran(folder / "cache", *TORCHRUN, process_cases.__file__, str(folder))
     assert done.code == 0, done.err
     return folder
