@@ -51,9 +51,11 @@ def leaves(problem: Problem, *, transposed: bool = False) -> dict[str, Tensor]:
     return {key: value.to(problem.dtype).requires_grad_() for key, value in given.items()}
 
 
-def gradients(problem: Problem, given: dict[str, Tensor], run: Callable[..., list[Tensor]] | None = None) -> list[Tensor]:
+def gradients(
+    problem: Problem, given: dict[str, Tensor], run: Callable[..., list[Tensor]] | None = None, *, steep: float = 1.0
+) -> list[Tensor]:
     results = (run or problem.tested())(**given)
-    total = sum(result.double().square().sum() for result in results)
+    total = steep * sum(result.double().square().sum() for result in results)
     wanted = [value for value in given.values() if value.requires_grad]
     found = torch.autograd.grad(total, wanted, allow_unused=True)
     return [*results, *(torch.zeros_like(w) if g is None else g for w, g in zip(wanted, found, strict=True))]
@@ -105,8 +107,9 @@ def everything(units: int) -> int:
 def stays_finite(problem: Problem) -> None:
     """Look for NaN and infinity where the reference has none."""
     named = ["poses", "activations", *(f"gradient of {name}" for name in leaves(problem))]
-    expected = gradients(problem, leaves(problem), problem.reference())
-    for name, got, reference in zip(named, gradients(problem, leaves(problem)), expected, strict=True):
+    # as steep as a loss that is scaled up for float16.
+    expected = gradients(problem, leaves(problem), problem.reference(), steep=2.0**16)
+    for name, got, reference in zip(named, gradients(problem, leaves(problem), steep=2.0**16), expected, strict=True):
         if reference.isfinite().all() and not got.isfinite().all():
             raise AssertionError(f"{name}: {int((~got.isfinite()).sum())} of {got.numel()} are not finite; the reference's are")
 

@@ -33,7 +33,8 @@ class Problem:
         scale: of the poses.
         prior: what is put in the first column of the prior; None for what is drawn.
         dead: how many lower capsules have an activation of zero.
-        flat: factor of the first upper capsule's weight; near zero, its votes agree.
+        flat: factor of the first upper capsule's weight; near zero, the votes of those that are not dead agree.
+        loud: factor of the activations.
         only: which of the results is differentiated, ``"poses"`` or ``"activations"``; both if None.
     """
 
@@ -49,11 +50,12 @@ class Problem:
     prior: float | None = None
     dead: int = 0
     flat: float = 1.0
+    loud: float = 1.0
     only: str | None = None
 
     def __str__(self) -> str:
         usual = Problem(self.algorithm, self.sizes)
-        names = ("options", "shared", "rows", "optional", "dtype", "mixed", "scale", "prior", "dead", "flat", "only")
+        names = ("options", "shared", "rows", "optional", "dtype", "mixed", "scale", "prior", "dead", "flat", "loud", "only")
         differs = [f"{name}={getattr(self, name)}" for name in names if getattr(self, name) != getattr(usual, name)]
         sizes = " ".join(f"{letter}{getattr(self.sizes, letter)}" for letter in "BIJDP")
         return " ".join([self.algorithm, self.sizes.name, sizes, *differs])
@@ -64,10 +66,12 @@ class Problem:
         given = {"poses": self.scale * torch.randn(case.B, case.I, case.P, generator=rng, dtype=torch.float64)}
         size = (1 if self.shared else case.I, case.J, case.P // R, case.D // R)
         given["weight"] = torch.randn(size, generator=rng, dtype=torch.float64) * (case.P * case.D) ** -0.5
-        given["weight"][:, 0] *= self.flat
+        given["weight"][self.dead :, 0] *= self.flat
         given |= make_options(self.algorithm, case, optional=self.optional)
         if self.prior is not None:
             given["prior"][:, 0] = self.prior
+        if self.loud != 1:
+            given["activations"] *= self.loud
         if self.dead:
             given["activations"][:, : self.dead] = 0
         return given
@@ -161,6 +165,8 @@ EM = (
 FINITE = (
     # the others' shares of every vote are below float32's smallest number.
     Problem("em", with_sizes(ENOUGH, B=2, I=8, D=16, P=4), COLD_TWICE, flat=1e-6),
+    # a capsule that is off is all that the others leave to an upper one: its share of that is one over next to nothing.
+    Problem("em", with_sizes(ENOUGH, B=2, I=8, D=16, P=4), COLD_TWICE, flat=1e-6, dead=2, loud=30),
     Problem("em", ENOUGH, COLD, dead=ENOUGH.I),
     Problem("em", with_sizes(ENOUGH, I=5), COLD_TWICE, scale=0.0),
 )

@@ -136,6 +136,18 @@ def test_singular_problems_stay_finite(problem: Problem) -> None:
     assert all(value.isfinite().all() for value in gradients(route(problem, "fused"), on_gpu(problem)))
 
 
+def test_what_is_not_a_number_is_not_hidden() -> None:
+    # the maximum of a number and of what is none is the number on a GPU, and not in the interpreter.
+    problem = Problem("em", PLAIN, options_of("em"))
+    given = on_gpu(problem)
+    with torch.no_grad():
+        given["activations"][1, 0] = float("nan")
+    poses, activations = route(problem, "fused")(**given)
+    assert poses[1].isnan().all()
+    assert activations[1].isnan().all()
+    assert poses[0].isfinite().all()
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_zero_poses_give_finite_gradients(algorithm: str, dtype: torch.dtype) -> None:

@@ -107,6 +107,23 @@ def test_all_reasons_are_told_together() -> None:
         choose(call, "fused")
 
 
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({"B": 2_097_121, "D": 1, "P": 1}, "B is 2097152, above 2097120"),
+        ({"B": 1_000_000, "J": 40, "D": 9}, "2(T + 1)·J·D·B is 2880000000, above 2147483647"),
+        ({"B": 2_000_000, "J": 130, "D": 1, "P": 1}, "3T·J·B is 2340000000, above 2147483647"),
+        ({"J": 5000, "D": 64, "P": 64}, "J·P·D is 20480000, above 16777216"),
+    ],
+)
+def test_sizes_that_em_cannot_count_are_refused(sizes: dict[str, int], reason: str) -> None:
+    call = replace(GOOD, algorithm="em", dtype=torch.bfloat16, sizes={**SIZES, **sizes})
+    told = fused.refuse(call)
+    assert any(reason in line for line in told), told
+    # agreement counts otherwise.
+    assert not any("T" in line for line in fused.refuse(replace(call, algorithm="agreement")))
+
+
 def test_an_old_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "_able", lambda: False)
     assert fused.refuse(GOOD) == ["the GPU is older than compute capability 8.0"]

@@ -13,7 +13,7 @@ from capsella.errors import check_choice, check_count
 from capsella.functional import direction
 from capsella.functional.squash import KINDS
 from capsella.kernels.fused_agreement import agreement_op
-from capsella.kernels.fused_em import em_op
+from capsella.kernels.fused_em import em_op, too_large
 from capsella.routing.base import Call, Implementation, Routed, as_couplings, check_bias
 from capsella.routing.dispatch import register_implementation
 from capsella.routing.em import check_arguments
@@ -53,6 +53,8 @@ def refuse(call: Call) -> list[str]:
             count *= sizes[letter]
         if count > most:
             reasons.append(f"{'·'.join(letters)} is {count}, above {most}")
+    if call.algorithm == "em":
+        reasons += too_large(sizes, call.options.get("num_iters", 3))
     couplings = call.options.get("couplings")
     if isinstance(couplings, Tensor) and (couplings.ndim != 2 or tuple(couplings.shape) != (call.sizes["I"], call.sizes["J"])):
         reasons.append(f"couplings have shape {list(couplings.shape)}; it needs [I, J]")

@@ -7,7 +7,7 @@ means and log odds; what makes poses and activations of them is plain torch outs
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,8 +19,26 @@ from capsella.kernels.triton_em import gradients_kernel, levels_kernel, sums_ker
 from capsella.kernels.triton_em_small import activate_kernel, finish_kernel, turn_kernel, turn_over_kernel
 
 _SAMPLES = 32
+_INT32 = (1 << 31) - 1
 # how many times as large as a variance the squares may be that it is the difference of: as many digits are lost as this has.
 _LOST = {torch.float32: 2.0, torch.bfloat16: 256.0, torch.float16: 256.0}
+
+
+# programs that share a weight have gradients of it each: at most so many numbers in all.
+_OWN = 1 << 24
+
+
+def too_large(sizes: Mapping[str, int], num_iters: int) -> list[str]:
+    """Say which sizes the kernels cannot count in 32 bits, or CUDA in its grid."""
+    B, J, D, P = sizes["B"] + -sizes["B"] % _SAMPLES, sizes["J"], sizes["D"], sizes["P"]
+    counts = {
+        "B": (B, 65535 * _SAMPLES),
+        "P·B": (P * B, _INT32),
+        "2(T + 1)·J·D·B": (2 * (num_iters + 1) * J * D * B, _INT32),
+        "3T·J·B": (3 * num_iters * J * B, _INT32),
+        "J·P·D": (J * P * D, _OWN),
+    }
+    return [f"{name} is {count}, above {most}" for name, (count, most) in counts.items() if count > most]
 
 
 class Plan(NamedTuple):
@@ -139,6 +157,7 @@ class _Job:
         levels_kernel[(-(-self.I // of.BI), self.B // of.BB)](
             self.lower,
             self.weight,
+            self.active,
             *records,
             *others,
             self.B,
@@ -347,6 +366,9 @@ def em_backward_op(
         all_blocks = B // of.BB
         splits, blocks = (1, all_blocks)
         chunks, each = of.split(I, 1, job.device) if job.shared else (I, 1)
+        if job.shared:
+            each = max(each, -(-I // max(1, _OWN // weight.numel())))
+            chunks = -(-I // each)
         if not job.shared and weight.dtype == torch.float32:
             # more programs, each with gradients of the weight of its own: where they are float32 anyway there is room for that.
             splits, blocks = of.split(all_blocks, I, job.device)
@@ -382,7 +404,7 @@ def em_backward_op(
         d_poses, d_activations = lower.new_empty(samples, I, job.P), torch.empty_like(activations)
         _turn_over(d_poses, d_lower, back=True)
         _activate(activations, d_active, scale, d_activations)
-        d_beta = d_betas.sum((1, 3)).to(beta_u.dtype)
+        d_beta = d_betas.sum((1, 3))
         return d_poses, d_weight, d_activations, d_beta[0].clone(), d_beta[1].clone()
 
 
@@ -391,7 +413,7 @@ def _(
     d_means: Tensor, d_odds: Tensor, weight: Tensor, activations: Tensor, beta_u: Tensor, lower: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     d_weight, d_activations = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (weight, activations))
-    d_beta_a, d_beta_u = beta_u.new_empty(len(beta_u)), beta_u.new_empty(len(beta_u))
+    d_beta_a, d_beta_u = (beta_u.new_empty(len(beta_u), dtype=torch.float32) for _ in range(2))
     return lower.new_empty(len(d_means), *lower.shape[:2]), d_weight, d_activations, d_beta_a, d_beta_u
 
 
@@ -400,7 +422,7 @@ def _setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
     means, odds, *others = output
     # of the other outputs nobody asks for a gradient; zeros in their place would be made for nothing.
     ctx.set_materialize_grads(False)
-    ctx.sizes, ctx.dtype = (means.shape, odds.shape), beta_a.dtype
+    ctx.sizes, ctx.dtypes = (means.shape, odds.shape), (beta_a.dtype, beta_u.dtype)
     ctx.save_for_backward(weight, activations, beta_u, *others)
 
 
@@ -409,8 +431,9 @@ def _backward(ctx, grads):  # type: ignore[no-untyped-def]
     if not given:
         return (None,) * 10
     d_means, d_odds = (given[0].new_zeros(size) if d is None else d for d, size in zip(grads, ctx.sizes, strict=False))
-    d_poses, d_weight, d_active, d_beta_a, d_beta_u = em_backward_op(d_means, d_odds, *ctx.saved_tensors, *ctx.rest)
-    return d_poses, d_weight, d_active, d_beta_a.to(ctx.dtype), d_beta_u, None, None, None, None, None
+    d_poses, d_weight, d_active, *d_betas = em_backward_op(d_means, d_odds, *ctx.saved_tensors, *ctx.rest)
+    d_betas = [d.to(dtype) for d, dtype in zip(d_betas, ctx.dtypes, strict=True)]
+    return d_poses, d_weight, d_active, *d_betas, None, None, None, None, None
 
 
 em_op.register_autograd(_backward, setup_context=_setup)

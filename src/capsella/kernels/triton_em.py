@@ -106,6 +106,7 @@ def _asked(votes, mean, pull, alpha, D: tl.constexpr):
 def levels_kernel(
     p_poses,  # [I, P, B]
     p_weight,  # [I or 1, J, P/R, D/R]
+    p_active,  # [I, B]: activations of the lower capsules
     p_fit,  # [J, 2, D, B]: μ, 1/σ² of the E-step
     p_constant,  # [J, B]
     p_next,  # [J, 2, D, B]: the fit after it, for its μ
@@ -113,7 +114,7 @@ def levels_kernel(
     p_alpha,  # [J, B]
     p_total,  # [J, 3, B]: S of the M-step that is pulled, as s, 1/(S e^−s) and S e^−s
     p_level,  # [I, B]: log of the softmax's denominator; written without PULL, read with it
-    p_mean,  # [I, B]: Σ_j R ∂L/∂r; written with PULL
+    p_mean,  # [I, B]: a_i Σ_j R ∂L/∂r, which no a_i makes too large; written with PULL
     B,
     I,
     step,
@@ -131,12 +132,15 @@ def levels_kernel(
     b = tl.program_id(1) * BB + tl.arange(0, BB)
     first = tl.program_id(0).to(tl.int64) * BI
     u = ()
+    active = ()
     level = ()
     total = ()
     for e in tl.static_range(BI):
         # of what is left over in the last program, the last lower capsule is done again.
         i = tl.minimum(first + e, I - 1)
         u = u + (_pose(p_poses + i * P * B, B, b, P, R, BP),)
+        if PULL:
+            active = active + (tl.load(p_active + i * B + b),)
         level = level + ((tl.load(p_level + i * B + b) if PULL else tl.full([BB], float("-inf"), tl.float32)),)
         total = total + (tl.zeros([BB], tl.float32),)
     for j in range(J):
@@ -177,7 +181,7 @@ def levels_kernel(
             logit = constant - 0.5 * distance[e]
             if PULL:
                 new_level = new_level + (level[e],)
-                new_total = new_total + (total[e] + tl.exp(logit - level[e] - shift) * share * asked[e],)
+                new_total = new_total + (total[e] + active[e] * (tl.exp(logit - level[e] - shift) * share) * asked[e],)
             else:
                 higher = tl.maximum(level[e], logit)
                 new_level = new_level + (higher,)
@@ -282,7 +286,7 @@ def sums_kernel(
                 x = active * (tl.exp(logit - shift) * share)
             else:
                 asked = _asked(votes, after, pull, alpha, D)
-                x = active * (tl.exp(logit - shift) * share * asked - tl.exp(logit) * mean)
+                x = active * (tl.exp(logit - shift) * share) * asked - tl.exp(logit) * mean
         zeroth += x
         new_first = ()
         new_second = ()
@@ -331,8 +335,8 @@ def gradients_kernel(
     p_poses,  # [I, P, B]
     p_weight,  # [I or 1, J, P/R, D/R]
     p_active,  # [I, B]
-    p_fits,  # [T, J, 2, D, B]
-    p_constants,  # [T, J, B]
+    p_fits,  # [T + 1, J, 2, D, B]
+    p_constants,  # [T + 1, J, B]
     p_pulls,  # [T, J, 2, D, B]
     p_alphas,  # [T, J, B]
     p_totals,  # [T, J, 3, B]: S of the M-steps
@@ -373,7 +377,7 @@ def gradients_kernel(
             active = tl.load(p_active + i * B + b)
             d_active = tl.zeros([BB], tl.float32)
             for t in range(T - 1):
-                d_active += tl.load(p_means + t * lowers + i * B + b)
+                d_active += tl.load(p_means + t * lowers + i * B + b) / active
             d_u = ()
             for _ in tl.static_range(R):
                 d_u = d_u + (tl.zeros([BP, BB], tl.float32),)
@@ -416,7 +420,7 @@ def gradients_kernel(
                         at = (t - 1) * lowers + i * B + b
                         logit -= tl.load(p_levels + at)
                         x = tl.exp(logit - shift) * share
-                        d_logit = active * (x * asked - tl.exp(logit) * tl.load(p_means + at))
+                        d_logit = active * x * asked - tl.exp(logit) * tl.load(p_means + at)
                     x *= active
                     summed = ()
                     for k in tl.static_range(D):

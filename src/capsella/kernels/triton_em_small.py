@@ -79,7 +79,9 @@ def activate_kernel(
             d_x = tl.load(p_each, mask=inside, other=0.0) / scale
             tl.store(p_d_activations + row + first + i, tl.where(x >= least, d_x, 0.0), mask=inside)
         else:
-            tl.store(p_each, tl.maximum(x, least) / scale, mask=inside)
+            # what is not a number stays so; and one over it stays a number.
+            x = tl.maximum(x, least, propagate_nan=tl.PropagateNan.ALL) / scale
+            tl.store(p_each, tl.maximum(x, least, propagate_nan=tl.PropagateNan.ALL), mask=inside)
 
 
 @triton.jit
@@ -170,7 +172,7 @@ def finish_kernel(
     weight, moved, spread, top = _sums(p_parts, p_top, r, d, written, rows, chunks, TOPS, D, BC, BR, BD)
     moved, spread = moved / weight[:, None], spread / weight[:, None]
     mean = tl.load(p_about + record, mask=inside, other=0.0) + moved
-    variance = tl.where(inside, tl.maximum(spread - moved * moved, 0.0) + eps, 1.0)
+    variance = tl.where(inside, tl.maximum(spread - moved * moved, 0.0, propagate_nan=tl.PropagateNan.ALL) + eps, 1.0)
     p_shift = p_total + 3 * j * B + b
     if AGAIN:
         shift, total = tl.load(p_shift), tl.load(p_shift + 2 * B)
