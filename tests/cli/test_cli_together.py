@@ -79,6 +79,26 @@ def test_a_seed_that_fails_is_one_line_and_the_others_are_told(tmp_path: Path, f
     assert re.search(r"0 +│ failed", stdout)
 
 
+def test_a_loss_that_is_not_finite_is_one_line_and_a_failure_and_no_part_of_the_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = "the loss of step 2 is nan; the first non-finite values are the images themselves"
+    both = {"history": [], "steps": 2, "seconds": 1.0, "images_per_second": 9.0}
+    good = {**both, "status": "finished", "test": {"accuracy": 0.5, "images": 8}}
+    records = [good, {**both, "status": "non-finite", "test": None, "reason": why}, good]
+
+    def pretended(jobs: Sequence[tuple[Plan, Path]], **_: object) -> Iterator[Outcome]:
+        for (plan, folder), record in zip(jobs, records, strict=True):
+            yield Outcome(plan, folder, Run({}, record=record))
+
+    monkeypatch.setattr(together, "run_together", pretended)
+    code, stdout, stderr = in_process(*GIVEN, "--seeds", "3", "--out", str(tmp_path / "runs"))
+    assert code == 1
+    assert only_line(stderr) == f"seed 1: {why}"
+    assert re.search(r"1 +│ non-finite", stdout)
+    assert f"test accuracy of 2 of 3 runs: {train_seeds.spread([0.5, 0.5])}" in stdout.splitlines()
+
+
 def test_a_signal_ends_all_runs_and_says_how_to_go_on(tmp_path: Path, forked: pytest.MonkeyPatch) -> None:
     def stop(self: object, standings: Sequence[Standing]) -> None:
         if standings and all(each.step for each in standings):

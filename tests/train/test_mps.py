@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -115,6 +116,37 @@ def test_one_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch, tmp_p
     control_program(tmp_path, monkeypatch, 'echo "no permission" > "$CUDA_MPS_LOG_DIRECTORY/control.log"; exit 1')
     with pytest.raises(NoMps, match=r"^nvidia-cuda-mps-control did not start \(no permission\)$"), mps():
         pass
+
+
+@pytest.mark.parametrize("works", [0, 1])
+def test_processes_that_cannot_be_started_are_said_and_nothing_is_left(
+    works: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    control_program(tmp_path, monkeypatch)
+    started: list[subprocess.Popen[bytes]] = []
+    folders: list[Path] = []
+
+    class Scarce(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            folders.append(Path(options["env"]["CUDA_MPS_PIPE_DIRECTORY"]).parent)
+            if len(started) == works:
+                raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    monkeypatch.setattr(service.subprocess, "Popen", Scarce)
+    why = r"^nvidia-cuda-mps-control did not start \(\[Errno 11\] Resource temporarily unavailable\)$"
+    with pytest.raises(NoMps, match=why), mps():
+        pass
+    assert len(started) == works
+    assert all(process.poll() is not None for process in started)
+    assert not folders[0].exists()
+
+
+def test_what_fails_in_the_block_is_not_laid_to_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    control_program(tmp_path, monkeypatch)
+    with pytest.raises(FileNotFoundError, match=r"^mine$"), mps():
+        raise FileNotFoundError("mine")
 
 
 def test_one_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from capsella.train import Interrupted, Outcome, Plan, Run, children, run_together, together
+from capsella.train import mps as service
 from capsella.train.mps import NoMps
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -104,15 +106,20 @@ def test_what_would_not_gain_by_mps_does_not_start_it(pretended: pytest.MonkeyPa
     assert pretend(tmp_path, 1).environment == {}
     assert pretend(tmp_path, 2, at_once=1).environment == {}
     unwanted = pretend(tmp_path, 9, mps=False)
-    assert (unwanted.environment, unwanted.most) == ({}, 4)
+    assert (set(unwanted.environment), unwanted.most) == ({"CUDA_MPS_PIPE_DIRECTORY"}, 4)
     assert not (tmp_path / "devices").exists()
 
 
+@pytest.mark.parametrize("named", [False, True])
 def test_runs_that_are_to_go_without_are_kept_away_from_a_daemon_of_the_users(
-    pretended: pytest.MonkeyPatch, tmp_path: Path
+    named: bool, pretended: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    # clients look for one at NVIDIA's default place where the variable is not set.
+    pretended.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    if named:
+        pretended.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    assert pretend(tmp_path, 2, mps=False).environment == {}
     on_a_gpu(pretended)
-    pretended.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     assert pretend(tmp_path, 2, mps=False).environment == {"CUDA_MPS_PIPE_DIRECTORY": os.devnull}
 
 
@@ -138,6 +145,21 @@ def test_mps_that_does_not_start_is_one_warning_unless_it_was_asked_for(pretende
     with pytest.raises(NoMps, match=rf"^mps=True cannot be had: {why}; leave it out to go on without$"):
         pretend(tmp_path, 9, mps=True)
     assert len(Pretended.made) == 1
+
+
+def test_mps_without_a_place_for_its_folder_is_one_warning(pretended: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    control_program(tmp_path, pretended)
+    on_a_gpu(pretended)
+
+    def full(**_: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/mps-x")
+
+    pretended.setattr(service.tempfile, "mkdtemp", full)
+    with pytest.warns(
+        RuntimeWarning, match=r"without MPS: .* did not start \(.*No space left on device: '/tmp/mps-x'\)$"
+    ) as said:
+        assert pretend(tmp_path, 9).environment == {}
+    assert len(said) == 1
 
 
 def test_mps_that_is_not_installed_is_no_word_unless_it_was_asked_for(pretended: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import torch
 
 from capsella.bench.gate import failure
 from capsella.bench.runner import Worker
+from capsella.train.children import interrupts_held_back, leave_the_terminal
 from capsella.train.memory import is_out_of_memory
 
 # a process has so many seconds to answer, beside what it was asked to take: the first compilation of a net may take minutes.
@@ -44,8 +45,7 @@ class NoAnswer(RuntimeError):
 def _serve(pipe: Any, device: str, environment: dict[str, str], threads: int) -> None:
     """Be a process of a cohort: answer until nobody asks any more."""
     # signals of a terminal and of timeout reach a whole group of processes; the one that asks ends this one.
-    with contextlib.suppress(AttributeError, OSError):
-        os.setsid()
+    leave_the_terminal()
     # not at once: a compiler's locks are given back on the way out.
     signal.signal(signal.SIGTERM, _leave)
     os.environ.update(environment)
@@ -100,9 +100,10 @@ class Cohort:
             for _ in range(self.count):
                 mine, theirs = spawn.Pipe()
                 process = spawn.Process(target=_serve, args=(theirs, str(self.device), own, threads), daemon=True)
-                process.start()
-                theirs.close()
-                self._members.append((process, mine))
+                with interrupts_held_back():
+                    process.start()
+                    theirs.close()
+                    self._members.append((process, mine))
             self.starts = tuple(at - began for at in self._answers(range(self.count), _START))
             self.context_bytes = max(0, free - _free(self.device)) // self.count
         except BaseException as error:

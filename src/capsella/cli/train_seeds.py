@@ -85,11 +85,18 @@ def run_seeds(plan: Any, seeds: int, *, at_once: int | None, mps: bool | None, o
         progress.close()
     _table(console, outcomes)
     console.print(f"the runs are in {folder}", markup=False, soft_wrap=True)
-    failed = [outcome for outcome in outcomes if outcome.problem]
-    for outcome in failed:
-        typer.echo(f"capsella: seed {outcome.plan.train.seed}: {outcome.problem}", err=True)
-    if failed:
+    problems = {outcome.plan.train.seed: _problem(outcome) for outcome in outcomes}
+    for seed, problem in problems.items():
+        if problem:
+            typer.echo(f"capsella: seed {seed}: {problem}", err=True)
+    if any(problems.values()):
         raise typer.Exit(1)
+
+
+def _problem(outcome: Outcome) -> str:
+    """Say why a run failed; a loss that is not finite is a failure here, as it is of a single run."""
+    record: Mapping[str, Any] = (outcome.run.record if outcome.run is not None else None) or {}
+    return record.get("reason", "its loss is not finite") if record.get("status") == "non-finite" else outcome.problem
 
 
 @contextlib.contextmanager
@@ -122,7 +129,9 @@ def _table(console: Console, outcomes: Sequence[Outcome]) -> None:
         table.add_row(str(outcome.plan.train.seed), record["status"], *numbers)
     console.print(table)
     if accuracies:
-        console.print(f"test accuracy: {spread(accuracies)}", markup=False, soft_wrap=True)
+        # of the others there is none, and the mean does not say so.
+        over = "" if len(accuracies) == len(outcomes) else f" of {len(accuracies)} of {len(outcomes)} runs"
+        console.print(f"test accuracy{over}: {spread(accuracies)}", markup=False, soft_wrap=True)
 
 
 def spread(shares: Sequence[float]) -> str:

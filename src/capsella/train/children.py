@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from pathlib import Path
 from typing import Any, Self
 
@@ -164,9 +164,10 @@ class Children:
         mine, theirs = spawn.Pipe()
         about = (theirs, plan, folder, self.root, self.threads, self.environment)
         process = spawn.Process(target=_carry_out, args=about, daemon=True)
-        process.start()
-        theirs.close()
-        self.running.append(Child(plan, folder, process, mine))
+        with interrupts_held_back():
+            process.start()
+            theirs.close()
+            self.running.append(Child(plan, folder, process, mine))
 
     def ended(self, seconds: float) -> Iterator[Outcome]:
         """Wait so long for the end of any of them."""
@@ -189,11 +190,38 @@ class Children:
                     child.process.kill()
 
 
-def _carry_out(pipe: Any, plan: Plan, folder: Path, root: str | None, threads: int, environment: Mapping[str, str]) -> None:
-    """Be the process of one run; say at the end what went wrong, or nothing."""
-    # Ctrl-C in a terminal reaches all of its processes; this one hears of it once, from the one that started it.
+@contextlib.contextmanager
+def interrupts_held_back() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach, from their first moment; ``leave_the_terminal`` is for them to call.
+
+    A new process is of its parent's group, and loads torch before it can say otherwise; what is held back here is held back
+    there as well.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # which lets interrupts through again once it has started, and would do so before the first process is there.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_the_terminal() -> None:
+    """Hear no Ctrl-C in a process of its own: it reaches all of a terminal's, and the one that started this one tells it."""
     with contextlib.suppress(AttributeError, OSError):
         os.setsid()
+    # one that came before is dropped, not only held back.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(AttributeError):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def _carry_out(pipe: Any, plan: Plan, folder: Path, root: str | None, threads: int, environment: Mapping[str, str]) -> None:
+    """Be the process of one run; say at the end what went wrong, or nothing."""
+    leave_the_terminal()
     threading.Thread(target=_stop_with, args=(pipe,), daemon=True).start()
     # before the device is reached, and the compiler is loaded, which starts so many helpers.
     os.environ.update({**environment, "TORCHINDUCTOR_COMPILE_THREADS": str(threads)})

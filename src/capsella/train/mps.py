@@ -61,8 +61,19 @@ def mps() -> Iterator[dict[str, str]]:
         # clients have the variables of this process anyway.
         yield {}
         return
+    with contextlib.ExitStack() as stack:
+        try:
+            own = _started(program, stack)
+        except OSError as error:
+            raise NoMps(f"{CONTROL} did not start ({error})") from error
+        yield own
+
+
+def _started(program: str, stack: contextlib.ExitStack) -> dict[str, str]:
+    """Start the daemon and its keeper, and return the variables of its clients; what is to be undone goes on the stack."""
     # the path of a socket is short.
     folder = Path(tempfile.mkdtemp(prefix="mps-", dir="/tmp"))
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
     own = {PIPE: f"{folder}/pipe", LOG: f"{folder}/log"}
     for path in own.values():
         Path(path).mkdir()
@@ -70,13 +81,12 @@ def mps() -> Iterator[dict[str, str]]:
     # in sessions of their own: Ctrl-C in a terminal is for the runs, which need the service until they have stopped.
     silent |= {"env": _environment(own), "start_new_session": True}
     daemon = subprocess.Popen([program, "-f"], stdin=subprocess.DEVNULL, **silent)
+    stack.callback(_end, daemon)
     keeper = subprocess.Popen(["sh", "-c", _KEEPER, program, str(daemon.pid), folder], stdin=subprocess.PIPE, **silent)
-    try:
-        _wait_for(daemon, folder)
-        yield own
-    finally:
-        _end(daemon, keeper)
-        shutil.rmtree(folder, ignore_errors=True)
+    stack.callback(_end, keeper)
+    stack.callback(_quit, daemon, keeper)
+    _wait_for(daemon, folder)
+    return own
 
 
 def _answers(program: str) -> bool:
@@ -109,20 +119,23 @@ def _wait_for(daemon: subprocess.Popen[bytes], folder: Path) -> None:
         time.sleep(0.02)
 
 
-def _end(daemon: subprocess.Popen[bytes], keeper: subprocess.Popen[bytes]) -> None:
-    """Let the keeper end the daemon; end both where that does not help."""
+def _quit(daemon: subprocess.Popen[bytes], keeper: subprocess.Popen[bytes]) -> None:
+    """Let the keeper end the daemon."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         if keeper.stdin is not None:
             keeper.stdin.write(f"{_CLIENTS}\n".encode())
             keeper.stdin.close()
         daemon.wait(_END)
-    for process in (daemon, keeper):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1)
-        if process.poll() is None:
-            # with what it has started, a server among that.
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process that does not end by itself."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(1)
+    if process.poll() is None:
+        # with what it has started, a server among that.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _last_line(log: Path) -> str:

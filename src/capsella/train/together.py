@@ -84,6 +84,7 @@ def run_together(
         mps: let the runs share a GPU under NVIDIA's MPS, whose daemon is started before the first of them and stopped after the
             last; one that ``CUDA_MPS_PIPE_DIRECTORY`` names and that answers is used and left running. None: where several
             runs go on a GPU at once and MPS is installed; if it does not start, a warning says so and they go on without.
+            False: the runs are kept away from any daemon.
         root: the data directory; what has to be fetched is fetched before the first process starts.
         watch: called about five times a second with the runs that are under way.
 
@@ -91,7 +92,7 @@ def run_together(
         ValueError: two plans have one folder, ``at_once`` is no count, or ``mps`` is asked for and no run goes on a GPU;
             before anything starts.
         NoMps: ``mps`` is asked for and cannot be had; a ``RunError``, before the first process starts.
-        Interrupted: SIGINT or SIGTERM came; the same call goes on from there.
+        Interrupted: SIGINT or SIGTERM came before the last run had ended; the same call goes on from there.
 
     Example:
         >>> plan = Plan("sign_capsnet", "sign")
@@ -139,24 +140,33 @@ def _run(
     with StopWish() as wish, _shared_gpu(mps, several and _on_gpu(plans)) as environment:
         number = default_at_once(plans, mps=environment is not None) if at_once is None else at_once
         share = threads if threads is not None else max(1, cores() // min(number, len(plans)))
-        with Children(share, root, environment or _without(mps)) as children:
-            while (waiting or children.running) and wish.received is None:
+        with Children(share, root, environment or _without(mps, plans)) as children:
+            while (waiting or children.running) and not _is_made(wish):
                 while waiting and len(children.running) < number:
                     children.start(*waiting.popleft())
                 for outcome in children.ended(LOOK):
+                    # a signal reaches a group of processes: one that died of it has not failed.
+                    if outcome.problem and _is_made(wish):
+                        continue
                     ended += 1
                     yield outcome
                 if watch is not None:
                     watch([child.standing() for child in children.running])
-            if wish.received is None:
+            # a wish that came after the last of them stops nothing.
+            if wish.received is None or ended == len(todo):
                 return
             for outcome in children.stopped():
                 # those that came to their end all the same.
                 if not outcome.problem:
                     ended += 1
                     yield outcome
-        says = f"stopped: {ended} of {len(todo)} runs have ended; the same again goes on from there"
-        raise Interrupted(says, wish.received)
+        if ended < len(todo):
+            says = f"stopped: {ended} of {len(todo)} runs have ended; the same again goes on from there"
+            raise Interrupted(says, wish.received)
+
+
+def _is_made(wish: StopWish) -> bool:
+    return wish.received is not None
 
 
 @contextlib.contextmanager
@@ -174,9 +184,9 @@ def _shared_gpu(wanted: bool | None, useful: bool) -> Iterator[dict[str, str] | 
         yield environment
 
 
-def _without(mps: bool | None) -> dict[str, str]:
-    """Return what keeps processes away from a daemon that is not wanted: no daemon is found there."""
-    return {service.PIPE: os.devnull} if mps is False and service.PIPE in os.environ else {}
+def _without(mps: bool | None, plans: Iterable[Plan]) -> dict[str, str]:
+    """Return what keeps processes away from a daemon that is not wanted, also from one at NVIDIA's default place."""
+    return {service.PIPE: os.devnull} if mps is False and _on_gpu(plans) else {}
 
 
 def _sorted_out(todo: list[tuple[Plan, Path]], root: str | None) -> Iterator[Outcome | tuple[Plan, Path]]:
