@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton.language as tl
@@ -220,51 +221,37 @@ def agreement_op(
         [T−1, B, I], the weight as a factor (empty if it is one).
     """
     with on_device_of(poses):
-        return _forward(poses, weight, first, prior, bias, num_iters, rows, uniform, squash)
-
-
-def _forward(
-    poses: Tensor,
-    weight: Tensor,
-    first: Tensor | None,
-    prior: Tensor | None,
-    bias: Tensor | None,
-    num_iters: int,
-    rows: int,
-    uniform: float,
-    squash: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    factor = weight.to(poses.dtype, memory_format=torch.contiguous_format)
-    job = _Job(poses, factor, rows)
-    B, I, J, D, T = job.B, job.I, job.J, job.D, num_iters
-    above, lengths = poses.new_empty(B, J, D), poses.new_empty(B, J)
-    raw, levels, running = job.wide(T, B, J, D), job.wide(T - 1, B, I), job.wide(B, J, D)
-    sums = poses.new_empty(T - 1, B, J, D)
-    first, prior, bias = (None if x is None else x.float().contiguous() for x in (first, prior, bias))
-    for t in range(T):
-        parts = job.sums("agree", prior, upper=sums[t - 1], level=levels[t - 1]) if t else job.sums("fixed", first)
-        grid, const = job.over_rows(len(parts))
-        last = t + 1 == T
-        finish_kernel[grid](
-            parts,
-            parts if bias is None else bias,
-            running,
-            raw[t],
-            running,
-            raw if last else sums[t],
-            above,
-            lengths,
-            B * J,
-            len(parts),
-            uniform if t == 0 and first is None else 1.0,
-            BIAS=bias is not None,
-            BEFORE=t > 0,
-            LAST=last,
-            SQUASH=squash,
-            J=J,
-            **const,
-        )
-    return above, lengths, raw, sums, levels, factor if weight.dtype != poses.dtype else poses.new_empty(0)
+        factor = weight.to(poses.dtype, memory_format=torch.contiguous_format)
+        job = _Job(poses, factor, rows)
+        B, I, J, D, T = job.B, job.I, job.J, job.D, num_iters
+        above, lengths = poses.new_empty(B, J, D), poses.new_empty(B, J)
+        raw, levels, running = job.wide(T, B, J, D), job.wide(T - 1, B, I), job.wide(B, J, D)
+        sums = poses.new_empty(T - 1, B, J, D)
+        first, prior, bias = (None if x is None else x.float().contiguous() for x in (first, prior, bias))
+        for t in range(T):
+            parts = job.sums("agree", prior, upper=sums[t - 1], level=levels[t - 1]) if t else job.sums("fixed", first)
+            grid, const = job.over_rows(len(parts))
+            last = t + 1 == T
+            finish_kernel[grid](
+                parts,
+                parts if bias is None else bias,
+                running,
+                raw[t],
+                running,
+                raw if last else sums[t],
+                above,
+                lengths,
+                B * J,
+                len(parts),
+                uniform if t == 0 and first is None else 1.0,
+                BIAS=bias is not None,
+                BEFORE=t > 0,
+                LAST=last,
+                SQUASH=squash,
+                J=J,
+                **const,
+            )
+        return above, lengths, raw, sums, levels, factor if weight.dtype != poses.dtype else poses.new_empty(0)
 
 
 @agreement_op.register_fake
@@ -311,99 +298,78 @@ def agreement_backward_op(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of poses, weight (in ``dtype``), first couplings, prior and bias; empty where there is none."""
     with on_device_of(poses):
-        return _gradients(
-            d_above, d_lengths, poses, weight, first, prior, raw, sums, levels, rows, uniform, squash, dtype, with_bias
+        job = _Job(poses, weight, rows)
+        B, I, J, P, D, T = job.B, job.I, job.J, job.P, job.D, raw.shape[0]
+        first, prior = (None if x is None else x.float().contiguous() for x in (first, prior))
+        asked, pulls, means = job.wide(B, J, D), job.wide(T, B, J, D), job.wide(T - 1, B, I)
+        pairs, first_pull = poses.new_empty(T - 1, 2, B, J, D), poses.new_empty(B, J, D)
+        pairs[:, 0] = sums
+        d_above, d_lengths = (None if x is None else x.contiguous() for x in (d_above, d_lengths))
+        parts = asked[None]
+        for t in reversed(range(T)):
+            if t + 1 < T:
+                parts = job.sums("pull", prior, upper=pairs[t], level=levels[t], mean=means[t])
+            grid, const = job.over_rows(len(parts))
+            turn_kernel[grid](
+                parts,
+                raw if d_above is None else d_above,
+                raw if d_lengths is None else d_lengths,
+                raw[t],
+                asked,
+                pulls[t],
+                pairs[t - 1, 1] if t else first_pull,
+                B * J,
+                len(parts),
+                LAST=t + 1 == T,
+                SECOND=t + 2 == T,
+                D_POSES=d_above is not None,
+                D_LENGTHS=d_lengths is not None,
+                SQUASH=squash,
+                **const,
+            )
+        job.forget()
+        del parts, asked
+        of = job.plan.gradients
+        all_tiles, all_blocks = -(-I // of.BI), -(-B // of.BB)
+        if job.shared:
+            # the sum over lower capsules is spread over programs and, within each, over the places of a tile.
+            (chunks, tiles), (splits, blocks) = of.split(all_tiles, 1, job.device), (1, all_blocks)
+        else:
+            (splits, blocks), (chunks, tiles) = of.split(all_blocks, all_tiles, job.device), (all_tiles, 1)
+        places = chunks * of.BI if job.shared else I
+        d_poses = torch.empty_like(job.poses)
+        d_weight = job.wide(splits, places, J, rows, P // rows, D // rows)
+        d_first = job.wide(splits, I, J) if first is not None else job.wide(0)
+        d_prior = job.wide(splits, I, J) if prior is not None else job.wide(0)
+        gradients_kernel[(chunks, splits)](
+            job.poses,
+            job.weight,
+            raw if first is None else first,
+            raw if prior is None else prior,
+            pairs,
+            first_pull,
+            levels,
+            means,
+            d_poses,
+            d_weight,
+            d_first,
+            d_prior,
+            B,
+            I,
+            job.step,
+            tiles,
+            blocks,
+            uniform,
+            T=T,
+            FIRST=first is not None,
+            PRIOR=prior is not None,
+            SHARED=job.shared,
+            **job.const,
+            **job.plan.gradients.launch,
         )
-
-
-def _gradients(
-    d_above: Tensor | None,
-    d_lengths: Tensor | None,
-    poses: Tensor,
-    weight: Tensor,
-    first: Tensor | None,
-    prior: Tensor | None,
-    raw: Tensor,
-    sums: Tensor,
-    levels: Tensor,
-    rows: int,
-    uniform: float,
-    squash: str,
-    dtype: torch.dtype,
-    with_bias: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    job = _Job(poses, weight, rows)
-    B, I, J, P, D, T = job.B, job.I, job.J, job.P, job.D, raw.shape[0]
-    first, prior = (None if x is None else x.float().contiguous() for x in (first, prior))
-    asked, pulls, means = job.wide(B, J, D), job.wide(T, B, J, D), job.wide(T - 1, B, I)
-    pairs, first_pull = poses.new_empty(T - 1, 2, B, J, D), poses.new_empty(B, J, D)
-    pairs[:, 0] = sums
-    d_above, d_lengths = (None if x is None else x.contiguous() for x in (d_above, d_lengths))
-    parts = asked[None]
-    for t in reversed(range(T)):
-        if t + 1 < T:
-            parts = job.sums("pull", prior, upper=pairs[t], level=levels[t], mean=means[t])
-        grid, const = job.over_rows(len(parts))
-        turn_kernel[grid](
-            parts,
-            raw if d_above is None else d_above,
-            raw if d_lengths is None else d_lengths,
-            raw[t],
-            asked,
-            pulls[t],
-            pairs[t - 1, 1] if t else first_pull,
-            B * J,
-            len(parts),
-            LAST=t + 1 == T,
-            SECOND=t + 2 == T,
-            D_POSES=d_above is not None,
-            D_LENGTHS=d_lengths is not None,
-            SQUASH=squash,
-            **const,
-        )
-    job.forget()
-    del parts, asked
-    of = job.plan.gradients
-    all_tiles, all_blocks = -(-I // of.BI), -(-B // of.BB)
-    if job.shared:
-        # the sum over lower capsules is spread over programs and, within each, over the places of a tile.
-        (chunks, tiles), (splits, blocks) = of.split(all_tiles, 1, job.device), (1, all_blocks)
-    else:
-        (splits, blocks), (chunks, tiles) = of.split(all_blocks, all_tiles, job.device), (all_tiles, 1)
-    places = chunks * of.BI if job.shared else I
-    d_poses = torch.empty_like(job.poses)
-    d_weight = job.wide(splits, places, J, rows, P // rows, D // rows)
-    d_first = job.wide(splits, I, J) if first is not None else job.wide(0)
-    d_prior = job.wide(splits, I, J) if prior is not None else job.wide(0)
-    gradients_kernel[(chunks, splits)](
-        job.poses,
-        job.weight,
-        raw if first is None else first,
-        raw if prior is None else prior,
-        pairs,
-        first_pull,
-        levels,
-        means,
-        d_poses,
-        d_weight,
-        d_first,
-        d_prior,
-        B,
-        I,
-        job.step,
-        tiles,
-        blocks,
-        uniform,
-        T=T,
-        FIRST=first is not None,
-        PRIOR=prior is not None,
-        SHARED=job.shared,
-        **job.const,
-        **job.plan.gradients.launch,
-    )
-    d_w = add_splits(d_weight, dtype, shared=job.shared)
-    d_first, d_prior = (x.sum(0) if x.numel() else x for x in (d_first, d_prior))
-    return d_poses, d_w, d_first, d_prior, pulls.sum((0, 1)) if with_bias else job.wide(0)
+        d_w = add_splits(d_weight, dtype, shared=job.shared)
+        d_first, d_prior = (x.sum(0) if x.numel() else x for x in (d_first, d_prior))
+        return d_poses, d_w, d_first, d_prior, pulls.sum((0, 1)) if with_bias else job.wide(0)
 
 
 @agreement_backward_op.register_fake
@@ -415,14 +381,9 @@ def _(
     first: Tensor | None,
     prior: Tensor | None,
     raw: Tensor,
-    sums: Tensor,
-    levels: Tensor,
-    rows: int,
-    uniform: float,
-    squash: str,
-    dtype: torch.dtype,
-    with_bias: bool,
+    *others: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    *_, dtype, with_bias = others
     _, I, _ = poses.shape
     _, _, J, D = raw.shape
     return (
