@@ -136,6 +136,8 @@ AGREEMENT = (
     Problem("agreement", MATRICES, TWICE, rows=2, shared=True),
     Problem("agreement", MANY_UPPER, TWICE),
     Problem("agreement", MANY_SAMPLES, TWICE, shared=True),
+    # registers hold all upper capsules while a program goes through several tiles.
+    Problem("agreement", MANY_LOWER, TWICE, dtype=HALF),
     Problem("trainable", PLAIN),
     Problem("trainable", MANY_LOWER, shared=True, optional=False),
     Problem("quadratic", PRIMES, dtype=HALF),

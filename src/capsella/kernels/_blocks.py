@@ -42,39 +42,6 @@ def to_pose(x, BB: tl.constexpr, BI: tl.constexpr, BP: tl.constexpr):
 
 
 @triton.jit
-def pair_row(r):
-    """Which of two tensors a row of a pair belongs to, and its sample; the two lie eight rows apart, in one thread."""
-    return r // 8 % 2, r // 16 * 8 + r % 8
-
-
-@triton.jit
-def twice(x, BB: tl.constexpr, N: tl.constexpr):
-    """Repeat [BB, N] for both of a pair, to [2·BB, N]."""
-    x = tl.reshape(x, [BB // 8, 1, 8, N])
-    return tl.reshape(tl.broadcast_to(x, [BB // 8, 2, 8, N]), [2 * BB, N])
-
-
-@triton.jit
-def apart(x, BB: tl.constexpr, N: tl.constexpr):
-    """Split a pair [2·BB, N] into its two [BB, N]."""
-    x, y = tl.split(tl.permute(tl.reshape(x, [BB // 8, 2, 8, N]), (0, 2, 3, 1)))
-    return tl.reshape(x, [BB, N]), tl.reshape(y, [BB, N])
-
-
-@triton.jit
-def together(x, y, BB: tl.constexpr, N: tl.constexpr):
-    """Make a pair [2·BB, N] of two [BB, N]."""
-    pair = tl.reshape(tl.join(x, y), [BB // 8, 8, N, 2])
-    return tl.reshape(tl.permute(pair, (0, 3, 1, 2)), [2 * BB, N])
-
-
-@triton.jit
-def over_pair(x, BB: tl.constexpr, N: tl.constexpr):
-    """Add the two of a pair, [2·BB, N] to [BB, N]."""
-    return tl.reshape(tl.sum(tl.reshape(x, [BB // 8, 2, 8, N]), 1), [BB, N])
-
-
-@triton.jit
 def weight_places(k, d, step, P: tl.constexpr, D: tl.constexpr, R: tl.constexpr, BP: tl.constexpr):
     """Where in the weights of one upper capsule a tile [K, BD] lies; a matrix pose's appear R times along the diagonal."""
     p = value(k, BP)[:, None] % (P // R)

@@ -20,6 +20,11 @@ from capsella.kernels.triton_agreement import finish_kernel, gradients_kernel, s
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
+def multiprocessors(device: torch.device) -> int:
+    """Return how many multiprocessors a device has; the interpreter counts as one."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
 @dataclass(frozen=True)
 class Tiles:
     """How one kernel is cut.
@@ -47,19 +52,28 @@ class Tiles:
 
     def split(self, units: int, others: int, device: torch.device) -> tuple[int, int]:
         """Split ``units`` of work, ``others`` times over, so that programs fill the device: (programs, units of each)."""
-        there = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-        programs = max(1, min(units, self.resident * there // max(1, others)))
+        programs = max(1, min(units, self.resident * multiprocessors(device) // max(1, others)))
         each = -(-units // programs)
         return -(-units // each), each
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Tiles of the kernels and padded pose sizes."""
+    """Tiles of the kernels and padded pose sizes.
 
-    agree: Tiles
-    pull: Tiles
+    Attributes:
+        fixed: of sums with given couplings.
+        sums: of the other sums.
+        gradients: of the gradients.
+        few: of the sums where registers hold all upper capsules: one tile for each program, or several; None if they do not.
+        BP: values of a lower pose.
+        BD: values of an upper pose.
+    """
+
+    fixed: Tiles
+    sums: Tiles
     gradients: Tiles
+    few: tuple[Tiles, Tiles] | None
     BP: int
     BD: int
 
@@ -69,24 +83,40 @@ def power(size: int, least: int) -> int:
     return max(least, 1 << (size - 1).bit_length())
 
 
-def plan(B: int, I: int, J: int, P: int, D: int, width: int = 2) -> Plan:
-    """Choose tiles for a problem with factors of ``width`` bytes; measured on an H200 (``capsella bench routing``)."""
+def plan(B: int, I: int, J: int, P: int, D: int, *, width: int, there: int) -> Plan:
+    """Choose tiles; measured on an H200 (``capsella bench routing``).
+
+    Args:
+        B: samples.
+        I: lower capsules.
+        J: upper capsules.
+        P: values of a lower pose.
+        D: values of an upper pose.
+        width: bytes of a factor.
+        there: multiprocessors of the device.
+    """
     BP, BD = power(P, 2), power(D, 16)
     BB, BI = min(64, power(B, 16)), max(4, 64 // BP)
-    wide = max(4, 128 // BP)
 
     def stages(lower: int) -> int:
         # what is loaded ahead has to fit into shared memory, and large tiles hide their loads without it.
         tile = lower * BP * BD * width
         return 3 if tile <= 1 << 13 else 2 if tile <= 1 << 14 else 1
 
-    return Plan(
-        agree=Tiles(BB, BI, num_stages=stages(BI)),
-        pull=Tiles(min(32, BB), wide, num_stages=stages(wide)),
-        gradients=Tiles(min(32, BB), BI, num_stages=stages(BI)),
-        BP=BP,
-        BD=BD,
-    )
+    sums = fixed = Tiles(BB, BI, num_stages=stages(BI))
+    wide = max(4, 256 // BP)
+    # large tiles are faster where there are enough of them for the whole device.
+    if -(-I // wide) * -(-B // BB) >= there:
+        fixed = Tiles(BB, wide, num_stages=stages(wide))
+    gradients = Tiles(min(32, BB), BI, num_stages=stages(BI))
+    few = None
+    if width == 2 and BP == 8 and BD == 16:
+        large = Tiles(BB, BI, maxnreg=255, resident=2)
+        enough = large.resident * there <= -(-I // BI)
+        gradients = large if enough else Tiles(min(32, BB), BI // 2, num_warps=2, resident=6)
+        if J <= 10:
+            few = Tiles(BB, BI, num_stages=2), Tiles(BB, BI, num_stages=2, maxnreg=255, resident=2)
+    return Plan(fixed=fixed, sums=sums, gradients=gradients, few=few, BP=BP, BD=BD)
 
 
 def precision() -> str:
@@ -122,8 +152,8 @@ class _Job:
         self.J, self.D, self.rows = weight.shape[1], weight.shape[3] * rows, rows
         self.shared = weight.shape[0] == 1
         self.step = 0 if self.shared else self.J * weight.shape[2] * weight.shape[3]
-        self.plan = plan(self.B, self.I, self.J, self.P, self.D, poses.element_size())
         self.device = poses.device
+        self.plan = plan(self.B, self.I, self.J, self.P, self.D, width=poses.element_size(), there=multiprocessors(self.device))
         self._parts: Tensor | None = None
         self.const = {
             "J": self.J,
@@ -156,19 +186,24 @@ class _Job:
         given: Tensor | None,
         *,
         upper: Tensor | None = None,
+        pull: Tensor | None = None,
         level: Tensor | None = None,
         mean: Tensor | None = None,
     ) -> Tensor:
         """Return what each program sums, [chunks, B, J, D]."""
-        of = self.plan.pull if kind == "pull" else self.plan.agree
+        of, few = (self.plan.fixed if kind == "fixed" else self.plan.sums), False
         blocks = -(-self.B // of.BB)
         chunks, tiles = of.split(-(-self.I // of.BI), blocks, self.device)
+        if self.plan.few is not None and (kind == "pull" or (kind == "agree" and tiles == 1)):
+            of, few = self.plan.few[tiles > 1], True
+            chunks, tiles = of.split(-(-self.I // of.BI), blocks, self.device)
         parts = self._room(chunks)
         sums_kernel[(blocks, chunks)](
             self.poses,
             self.weight,
             parts if given is None else given,
             parts if upper is None else upper,
+            parts if pull is None else pull,
             parts if level is None else level,
             parts if mean is None else mean,
             parts,
@@ -178,6 +213,7 @@ class _Job:
             tiles,
             KIND=kind,
             GIVEN=given is not None,
+            FEW=few,
             **self.const,
             **of.launch,
         )
@@ -185,10 +221,10 @@ class _Job:
 
     def over_rows(self, chunks: int) -> tuple[tuple[int], dict[str, int]]:
         """Grid and tile sizes of the kernels that go over [B·J, D]."""
-        BR = max(1, 64 // self.plan.BD)
-        BC = min(256, power(chunks, 1))
-        const = {"D": self.D, "BR": BR, "BC": BC, "BD": self.plan.BD, "num_warps": 8 if BC > 64 else 4}
-        return (-(-self.B * self.J // BR),), const
+        # a warp for each row: many programs hide each other's loads. The interpreter has none to hide.
+        BR = 1 if self.device.type == "cuda" else 8
+        BC = min(1024 // self.plan.BD, power(chunks, 1))
+        return (-(-self.B * self.J // BR),), {"D": self.D, "BR": BR, "BC": BC, "BD": self.plan.BD, "num_warps": 1}
 
 
 @torch.library.custom_op("capsella::agreement", mutates_args=())
@@ -301,14 +337,13 @@ def agreement_backward_op(
         job = _Job(poses, weight, rows)
         B, I, J, P, D, T = job.B, job.I, job.J, job.P, job.D, raw.shape[0]
         first, prior = (None if x is None else x.float().contiguous() for x in (first, prior))
-        asked, pulls, means = job.wide(B, J, D), job.wide(T, B, J, D), job.wide(T - 1, B, I)
-        pairs, first_pull = poses.new_empty(T - 1, 2, B, J, D), poses.new_empty(B, J, D)
-        pairs[:, 0] = sums
+        asked, means = job.wide(B, J, D), job.wide(T - 1, B, I)
+        pulls, factors = job.wide(T, B, J, D), poses.new_empty(T, B, J, D)
         d_above, d_lengths = (None if x is None else x.contiguous() for x in (d_above, d_lengths))
         parts = asked[None]
         for t in reversed(range(T)):
             if t + 1 < T:
-                parts = job.sums("pull", prior, upper=pairs[t], level=levels[t], mean=means[t])
+                parts = job.sums("pull", prior, upper=sums[t], pull=factors[t + 1], level=levels[t], mean=means[t])
             grid, const = job.over_rows(len(parts))
             turn_kernel[grid](
                 parts,
@@ -317,7 +352,7 @@ def agreement_backward_op(
                 raw[t],
                 asked,
                 pulls[t],
-                pairs[t - 1, 1] if t else first_pull,
+                factors[t],
                 B * J,
                 len(parts),
                 LAST=t + 1 == T,
@@ -346,8 +381,8 @@ def agreement_backward_op(
             job.weight,
             raw if first is None else first,
             raw if prior is None else prior,
-            pairs,
-            first_pull,
+            sums,
+            factors,
             levels,
             means,
             d_poses,

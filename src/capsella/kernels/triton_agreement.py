@@ -18,16 +18,11 @@ import triton.language as tl
 from capsella.kernels._blocks import (
     SIZES,
     add,
-    apart,
     lower,
-    over_pair,
     over_pose,
-    pair_row,
     product,
     squash_scales,
     to_pose,
-    together,
-    twice,
     upper_mask,
     value,
     weight_mask,
@@ -40,7 +35,8 @@ def sums_kernel(
     p_poses,  # [B, I, P]
     p_weight,  # [I or 1, J, P/R, D/R]
     p_given,  # [I, J]: couplings (KIND "fixed") or prior
-    p_upper,  # [B, J, D]: S; for "pull" [2, B, J, D]: S and G
+    p_upper,  # [B, J, D]: S
+    p_pull,  # [B, J, D]: G, for "pull"
     p_level,  # [B, I]: log Σ_j e^b; written by "agree", read by "pull"
     p_mean,  # [B, I]: Σ_j c <û, G>; written by "pull"
     p_out,  # [chunks, B, J, D]
@@ -50,6 +46,7 @@ def sums_kernel(
     tiles,  # of lower capsules that a program goes through
     KIND: tl.constexpr,  # "fixed", "agree" or "pull"
     GIVEN: tl.constexpr,
+    FEW: tl.constexpr,  # whether registers hold something of all upper capsules at once
     J: tl.constexpr,
     P: tl.constexpr,
     D: tl.constexpr,
@@ -72,18 +69,16 @@ def sums_kernel(
     at_weight = weight_places(k, d, step, P, D, R, BP)
     at_u = (b[:, None] * I + lower(k, BP)[None, :]) * P + value(k, BP)[None, :]
     at_each = b[:, None] * I + tl.arange(0, BI)[None, :]
-    at_out = b[:, None] * (J * D) + d[None, :]
+    at_x = b[:, None] * (J * D) + d[None, :]
+    x_mask = upper_mask(there, d, D, BD)
     out_mask = there[:, None] & (d[None, :] < D)
-    # rows of the factors: the samples, or for "pull" the samples of S and G.
-    if KIND == "pull":
-        which, row = pair_row(tl.arange(0, 2 * BB))
-        at_x = (which * B + row)[:, None] * (J * D) + d[None, :]
-        x_mask = upper_mask(begin + row < B, d, D, BD)
-    else:
-        at_x = at_out
-        x_mask = upper_mask(there, d, D, BD)
     p_x = p_upper + begin.to(tl.int64) * (J * D) + at_x
-    p_sums = p_out + (chunk * B + begin).to(tl.int64) * (J * D) + at_out
+    p_y = p_pull + begin.to(tl.int64) * (J * D) + at_x
+    p_sums = p_out + (chunk * B + begin).to(tl.int64) * (J * D) + at_x
+    W: tl.constexpr = (P // R) * (D // R)
+    if FEW:
+        uppers = _each(p_x, D, x_mask, J)
+        lefts = _each(p_y, D, x_mask, J) if KIND == "pull" else ()
     for tile in range(tiles):
         start = (chunk * tiles + tile) * BI
         left = I - start
@@ -93,48 +88,93 @@ def sums_kernel(
         tile_at = begin.to(tl.int64) * I + start
         u = tl.load(p_poses + tile_at * P + at_u, mask=u_mask, other=0.0).to(tl.float32)
         each_mask = there[:, None] & (tl.arange(0, BI)[None, :] < left)
+        level = tl.full([BB, BI], float("-inf"), tl.float32)
+        total = tl.zeros([BB, BI], tl.float32)
         if KIND == "pull":
-            u_rows = twice(u, BB, BI * BP)
             # beyond the last sample couplings are zero, whatever the prior is.
             level = tl.load(p_level + tile_at + at_each, mask=each_mask, other=float("inf"))
-            mean = tl.zeros([BB, BI], tl.float32)
-            for j in range(J):
-                w = tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0)
-                z = product(tl.load(p_x + j * D, mask=x_mask, other=0.0), tl.trans(w), PRECISION)
-                logit, pull = apart(over_pose(u_rows * z, 2 * BB, BI, BP), BB, BI)
-                mean += tl.exp(logit + _given(p_given, start, j, left, BI, J, GIVEN) - level) * pull
-            tl.store(p_mean + tile_at + at_each, mean, mask=each_mask)
-        elif KIND == "agree":
-            level = tl.full([BB, BI], float("-inf"), tl.float32)
-            total = tl.zeros([BB, BI], tl.float32)
-            for j in range(J):
-                w = tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0)
-                z = product(tl.load(p_x + j * D, mask=x_mask, other=0.0), tl.trans(w), PRECISION)
-                logit = over_pose(u * z, BB, BI, BP) + _given(p_given, start, j, left, BI, J, GIVEN)
-                higher = tl.maximum(level, logit)
-                # a prior may rule out the upper capsules so far.
-                base = tl.where(higher == float("-inf"), 0.0, higher)
-                total = total * tl.exp(level - base) + tl.exp(logit - base)
-                level = higher
-            level += tl.log(total)
-            tl.store(p_level + tile_at + at_each, level, mask=each_mask)
-        # the logits are made again: to keep them would cost the registers that hide the loads.
-        for j in range(J):
-            w = tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0)
-            if KIND == "fixed":
-                x = u
-                if GIVEN:
-                    x *= to_pose(tl.broadcast_to(_given(p_given, start, j, left, BI, J, True), [BB, BI]), BB, BI, BP)
-            elif KIND == "agree":
-                z = product(tl.load(p_x + j * D, mask=x_mask, other=0.0), tl.trans(w), PRECISION)
-                c = tl.exp(over_pose(u * z, BB, BI, BP) + _given(p_given, start, j, left, BI, J, GIVEN) - level)
-                x = u * to_pose(c, BB, BI, BP)
+        if FEW:
+            # every weight is loaded once, all at the same time, and every logit made once and held in registers.
+            weights = _each(p_w, W, w_mask, J)
+            shares = ()
+            pulls = ()
+            for j in tl.static_range(J):
+                w = tl.trans(weights[j])
+                share = over_pose(u * product(uppers[j], w, PRECISION), BB, BI, BP)
+                share += _given(p_given, start, j, left, BI, J, GIVEN)
+                if KIND == "pull":
+                    share = tl.exp(share - level)
+                    pull = over_pose(u * product(lefts[j], w, PRECISION), BB, BI, BP)
+                    total += share * pull
+                    pulls = pulls + (pull,)
+                else:
+                    level = tl.maximum(level, share)
+                shares = shares + (share,)
+            if KIND == "pull":
+                tl.store(p_mean + tile_at + at_each, total, mask=each_mask)
             else:
-                z = product(tl.load(p_x + j * D, mask=x_mask, other=0.0), tl.trans(w), PRECISION)
-                logit, pull = apart(over_pose(u_rows * z, 2 * BB, BI, BP), BB, BI)
-                c = tl.exp(logit + _given(p_given, start, j, left, BI, J, GIVEN) - level) * (pull - mean)
-                x = u * to_pose(c, BB, BI, BP)
-            add(p_sums + j * D, product(x.to(TYPE), w, PRECISION), out_mask, tile == 0)
+                level = tl.where(level == float("-inf"), 0.0, level)
+                raised = ()
+                for j in tl.static_range(J):
+                    share = tl.exp(shares[j] - level)
+                    total += share
+                    raised = raised + (share,)
+                shares = raised
+                tl.store(p_level + tile_at + at_each, level + tl.log(total), mask=each_mask)
+                total = 1.0 / total
+            for j in tl.static_range(J):
+                c = shares[j] * (pulls[j] - total) if KIND == "pull" else shares[j] * total
+                x = (u * to_pose(c, BB, BI, BP)).to(TYPE)
+                add(p_sums + j * D, product(x, weights[j], PRECISION), out_mask, tile == 0)
+        else:
+            if KIND != "fixed":
+                for j in range(J):
+                    w = tl.trans(tl.load(p_w + j * W, mask=w_mask, other=0.0))
+                    logit = _along(u, p_x + j * D, x_mask, w, BB, BI, BP, PRECISION) + _given(
+                        p_given, start, j, left, BI, J, GIVEN
+                    )
+                    if KIND == "pull":
+                        total += tl.exp(logit - level) * _along(u, p_y + j * D, x_mask, w, BB, BI, BP, PRECISION)
+                    else:
+                        higher = tl.maximum(level, logit)
+                        # a prior may rule out the upper capsules so far.
+                        base = tl.where(higher == float("-inf"), 0.0, higher)
+                        total = total * tl.exp(level - base) + tl.exp(logit - base)
+                        level = higher
+            if KIND == "pull":
+                tl.store(p_mean + tile_at + at_each, total, mask=each_mask)
+            elif KIND == "agree":
+                level += tl.log(total)
+                tl.store(p_level + tile_at + at_each, level, mask=each_mask)
+            # the logits are made again: registers do not hold those of many upper capsules.
+            for j in range(J):
+                w = tl.load(p_w + j * W, mask=w_mask, other=0.0)
+                if KIND == "fixed":
+                    x = u
+                    if GIVEN:
+                        x *= to_pose(tl.broadcast_to(_given(p_given, start, j, left, BI, J, True), [BB, BI]), BB, BI, BP)
+                else:
+                    logit = _along(u, p_x + j * D, x_mask, tl.trans(w), BB, BI, BP, PRECISION)
+                    c = tl.exp(logit + _given(p_given, start, j, left, BI, J, GIVEN) - level)
+                    if KIND == "pull":
+                        c *= _along(u, p_y + j * D, x_mask, tl.trans(w), BB, BI, BP, PRECISION) - total
+                    x = u * to_pose(c, BB, BI, BP)
+                add(p_sums + j * D, product(x.to(TYPE), w, PRECISION), out_mask, tile == 0)
+
+
+@triton.jit
+def _along(u, p_x, x_mask, w, BB: tl.constexpr, BI: tl.constexpr, BP: tl.constexpr, PRECISION: tl.constexpr):
+    """<û_ij, x_j> for a tile of samples and lower capsules, [BB, BI]; ``w`` is turned over."""
+    return over_pose(u * product(tl.load(p_x, mask=x_mask, other=0.0), w, PRECISION), BB, BI, BP)
+
+
+@triton.jit
+def _each(p_tile, stride, mask, J: tl.constexpr):
+    """Load the tiles of all upper capsules."""
+    tiles = ()
+    for j in tl.static_range(J):
+        tiles = tiles + (tl.load(p_tile + j * stride, mask=mask, other=0.0),)
+    return tiles
 
 
 @triton.jit
@@ -256,8 +296,8 @@ def gradients_kernel(
     p_weight,  # [I or 1, J, P/R, D/R]
     p_first,  # [I, J]: couplings of the first iteration
     p_prior,  # [I, J]
-    p_pairs,  # [T−1, 2, B, J, D]: S and G of the later iterations
-    p_pull,  # [B, J, D]: G of the first
+    p_sums,  # [T−1, B, J, D]: S of the later iterations
+    p_pulls,  # [T, B, J, D]: G
     p_levels,  # [T−1, B, I]
     p_means,  # [T−1, B, I]
     p_d_poses,  # [B, I, P]
@@ -291,15 +331,13 @@ def gradients_kernel(
     d = tl.arange(0, BD)
     k = tl.arange(0, BI * BP)
     e = tl.arange(0, BI)
-    which, row = pair_row(tl.arange(0, 2 * BB))
     at_weight = weight_places(k, d, step, P, D, R, BP)
     # the gradient has a matrix of its own for every row of a matrix pose, added up later.
     at_d_weight = (lower(k, BP) * (J * P) + value(k, BP))[:, None] * (D // R) + d[None, :] % (D // R)
     at_u = (b[:, None] * I + lower(k, BP)[None, :]) * P + value(k, BP)[None, :]
     at_each = b[:, None] * I + e[None, :]
     at_x = b[:, None] * (J * D) + d[None, :]
-    at_pair = (which * B + row)[:, None] * (J * D) + d[None, :]
-    upper, lowers = B.to(tl.int64) * (2 * J * D), B.to(tl.int64) * I
+    upper, lowers = B.to(tl.int64) * (J * D), B.to(tl.int64) * I
     for tile in range(tiles):
         start = (chunk * tiles + tile) * BI
         left = I - start
@@ -317,14 +355,12 @@ def gradients_kernel(
             begin = (split * blocks + block) * BB
             there = begin + b < B
             x_mask = upper_mask(there, d, D, BD)
-            pair_mask = upper_mask(begin + row < B, d, D, BD)
-            p_x = p_pull + begin.to(tl.int64) * (J * D) + at_x
-            p_pair = p_pairs + begin.to(tl.int64) * (J * D) + at_pair
+            p_s = p_sums + begin.to(tl.int64) * (J * D) + at_x
+            p_g = p_pulls + begin.to(tl.int64) * (J * D) + at_x
             each_mask = there[:, None] & (e[None, :] < left)
             u_mask = there[:, None] & (lower(k, BP)[None, :] < left) & (value(k, BP)[None, :] < P)
             tile_at = begin.to(tl.int64) * I + start
             u = tl.load(p_poses + tile_at * P + at_u, mask=u_mask, other=0.0).to(tl.float32)
-            u_rows = twice(u, BB, BI * BP)
             d_u = tl.zeros([BB, BI * BP], tl.float32)
             levels = ()
             means = ()
@@ -333,8 +369,8 @@ def gradients_kernel(
                 means = means + (tl.load(p_means + t * lowers + tile_at + at_each, mask=each_mask, other=0.0),)
             for j in range(J):
                 w = tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0)
-                x = tl.load(p_x + j * D, mask=x_mask, other=0.0)
-                z = product(x, tl.trans(w), PRECISION)
+                g = tl.load(p_g + j * D, mask=x_mask, other=0.0)
+                z = product(g, tl.trans(w), PRECISION)
                 at_c = (split * I + start).to(tl.int64) * J + e * J + j
                 if FIRST:
                     c = to_pose(tl.broadcast_to(_given(p_first, start, j, left, BI, J, True), [BB, BI]), BB, BI, BP)
@@ -342,20 +378,24 @@ def gradients_kernel(
                 else:
                     c = uniform
                 d_u += z * c
-                d_w = product(tl.trans((u * c).to(TYPE)), x, PRECISION)
+                d_w = product(tl.trans((u * c).to(TYPE)), g, PRECISION)
                 d_b = tl.zeros([BI], tl.float32)
                 for t in tl.static_range(T - 1):
-                    x = tl.load(p_pair + t * upper + j * D, mask=pair_mask, other=0.0)
+                    x = tl.load(p_s + t * upper + j * D, mask=x_mask, other=0.0)
+                    g = tl.load(p_g + (t + 1) * upper + j * D, mask=x_mask, other=0.0)
                     z = product(x, tl.trans(w), PRECISION)
-                    logit, pull = apart(over_pose(u_rows * z, 2 * BB, BI, BP), BB, BI)
-                    share = tl.exp(logit + _given(p_prior, start, j, left, BI, J, PRIOR) - levels[t])
-                    asked = share * (pull - means[t])
+                    y = product(g, tl.trans(w), PRECISION)
+                    logit = over_pose(u * z, BB, BI, BP) + _given(p_prior, start, j, left, BI, J, PRIOR)
+                    share = tl.exp(logit - levels[t])
+                    asked = share * (over_pose(u * y, BB, BI, BP) - means[t])
                     if PRIOR:
                         d_b += tl.sum(asked, 0)
                     # ∂b goes with S, c with G.
-                    c = to_pose(together(asked, share, BB, BI), 2 * BB, BI, BP)
-                    d_u += over_pair(z * c, BB, BI * BP)
-                    d_w = tl.dot(tl.trans((u_rows * c).to(TYPE)), x, d_w, input_precision=PRECISION)
+                    asked, share = to_pose(asked, BB, BI, BP), to_pose(share, BB, BI, BP)
+                    d_u += z * asked
+                    d_u += y * share
+                    d_w = tl.dot(tl.trans((u * asked).to(TYPE)), x, d_w, input_precision=PRECISION)
+                    d_w = tl.dot(tl.trans((u * share).to(TYPE)), g, d_w, input_precision=PRECISION)
                 if PRIOR:
                     add(p_d_prior + at_c, d_b, e < left, block == 0)
                 add(p_d_w + j * (P * (D // R)), d_w, d_mask, (block == 0) & ((tile == 0) | (not SHARED)))
