@@ -1,7 +1,8 @@
 """The fused EM routing as operators of torch: launchers, ``torch.library`` registration, gradients.
 
-Inside, the last axis of every tensor is the samples, a multiple of ``_SAMPLES`` of them. The operators stop at the last fit,
-means and log odds; what makes poses and activations of them is plain torch outside.
+Inside, the samples lie in N blocks of S, the tile that all kernels of a call have: every tensor is [.., N, .., S], the last
+block filled up. The operators stop at the last fit, means and log odds; what makes poses and activations of them is plain torch
+outside.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from capsella.kernels.triton_em import gradients_kernel, levels_kernel, sums_ker
 from capsella.kernels.triton_em_small import activate_kernel, finish_kernel, turn_kernel, turn_over_kernel
 
 _SAMPLES = 32
+_SMALL = 16
 _INT32 = (1 << 31) - 1
 # how many times as large as a variance the squares may be that it is the difference of: as many digits are lost as this has.
 _LOST = {torch.float32: 2.0, torch.bfloat16: 256.0, torch.float16: 256.0}
@@ -33,7 +35,6 @@ def too_large(sizes: Mapping[str, int], num_iters: int) -> list[str]:
     B, J, D, P = sizes["B"] + -sizes["B"] % _SAMPLES, sizes["J"], sizes["D"], sizes["P"]
     counts = {
         "B": (B, 65535 * _SAMPLES),
-        "P·B": (P * B, _INT32),
         "2(T + 1)·J·D·B": (2 * (num_iters + 1) * J * D * B, _INT32),
         "3T·J·B": (3 * num_iters * J * B, _INT32),
         "J·P·D": (J * P * D, _OWN),
@@ -51,10 +52,17 @@ class Plan(NamedTuple):
     gradients: Tiles
 
 
-def plan(B: int, D: int) -> Plan:
-    """Choose tiles for poses of D values; measured on an H200 (``capsella bench routing``)."""
-    small = D <= 16
-    BB = 64 if B % 64 == 0 and small else 32
+def _blocks(samples: int, D: int) -> tuple[int, int]:
+    """Return how many blocks of how many samples there are: 64 of poses up to 16 values if that fills no more room, else 32."""
+    least = -(-samples // _SAMPLES)
+    # no branch, for sizes that torch.compile leaves open.
+    by = 1 + (least + 1) % 2 if D <= _SMALL else 1
+    return least // by, by * _SAMPLES
+
+
+def plan(BB: int, D: int) -> Plan:
+    """Choose tiles for blocks of poses of D values; measured on an H200 (``capsella bench routing``)."""
+    small = D <= _SMALL
     return Plan(
         levels=_tiles(BB, 4 if small else 1, warps=1),
         pulled_levels=_tiles(BB, 2 if small else 1, warps=1),
@@ -87,11 +95,11 @@ class _Job:
     def __init__(self, lower: Tensor, weight: Tensor, active: Tensor, rows: int) -> None:
         self.lower, self.active, self.device = lower, active, lower.device
         self.weight = weight.to(lower.dtype).contiguous()
-        self.I, self.P, self.B = lower.shape
+        self.N, self.I, self.P, self.S = lower.shape
         self.J, self.D = weight.shape[1], weight.shape[3] * rows
         self.shared = weight.shape[0] == 1
         self.step = 0 if self.shared else self.J * weight.shape[2] * weight.shape[3]
-        self.tiles = plan(self.B, self.D)
+        self.tiles = plan(self.S, self.D)
         # the least that the matrix units take.
         BP, BD = power(self.P // rows, 16), power(weight.shape[3], 16)
         self.const = {"J": self.J, "P": self.P, "D": self.D, "R": rows, "BP": BP, "BD": BD}
@@ -111,27 +119,26 @@ class _Job:
         mean: Tensor | None = None,
         again: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the sums of each program, [chunks, 1 + 2·D, J, B], and what those of "step" were divided by.
+        """Return the sums of each program, [chunks, N, J, 1 + 2·D, S], and what those of "step" were divided by.
 
         Args:
             kind: as in the kernel.
             fit: that the couplings come from.
             after: the fit that comes after it.
             pull: of the fit after it.
-            total: Σ r of the M-step after it, [J, 3, B].
-            level: [I, B]; "step" fills it.
-            mean: [I, B]; "pull" fills it.
-            again: [J, B], where sums are asked for at all; everywhere if None.
+            total: Σ r of the M-step after it, [N, J, 3, S].
+            level: [N, I, S]; "step" fills it.
+            mean: [N, I, S]; "pull" fills it.
+            again: [N, J, S], where sums are asked for at all; everywhere if None.
         """
         of = self.tiles.pulled_sums if kind == "pull" else self.tiles.sums
-        blocks = self.B // of.BB
         records = (fit.rows, fit.scalar, after.rows, *(fit if pull is None else pull), fit.scalar if total is None else total)
         others = (fit.scalar if level is None else level, fit.scalar if mean is None else mean)
         if kind in ("step", "pull"):
             self._levels(records, others, pull=kind == "pull")
-        chunks, each = of.split(self.I, blocks * self.J, self.device)
-        parts, tops = self.wide(chunks, 1 + 2 * self.D, self.J, self.B), self.wide(chunks, self.J, self.B)
-        sums_kernel[(blocks, chunks, self.J)](
+        chunks, each = of.split(self.I, self.N * self.J, self.device)
+        parts, tops = (self.wide(chunks, self.N, self.J, *size) for size in ((1 + 2 * self.D, self.S), (self.S,)))
+        sums_kernel[(self.N, chunks, self.J)](
             self.lower,
             self.weight,
             self.active,
@@ -140,7 +147,6 @@ class _Job:
             fit.scalar if again is None else again,
             parts,
             tops,
-            self.B,
             self.I,
             self.step,
             each,
@@ -154,13 +160,12 @@ class _Job:
     def _levels(self, records: tuple[Tensor, ...], others: tuple[Tensor, Tensor], *, pull: bool) -> None:
         """Fill the levels, or with a pull the means."""
         of = self.tiles.pulled_levels if pull else self.tiles.levels
-        levels_kernel[(-(-self.I // of.BI), self.B // of.BB)](
+        levels_kernel[(-(-self.I // of.BI), self.N)](
             self.lower,
             self.weight,
             self.active,
             *records,
             *others,
-            self.B,
             self.I,
             self.step,
             PULL=pull,
@@ -169,22 +174,34 @@ class _Job:
         )
 
     def over_rows(self, chunks: int) -> tuple[tuple[int], dict[str, int]]:
-        """Grid and tile sizes of the kernels that go over [J, B]."""
-        BR, BD = 8, power(self.D, 1)
-        return (self.J * self.B // BR,), {"D": self.D, "BR": BR, "BC": min(64, power(chunks, 1)), "BD": BD}
+        """Grid and tile sizes of the kernels that go over [N, J, S]."""
+        BR, BC, BD = 8, min(64, power(chunks, 1)), power(self.D, 1)
+        return (self.N * self.J * self.S // BR,), {"J": self.J, "D": self.D, "S": self.S, "BR": BR, "BC": BC, "BD": BD}
 
 
 def _turn_over(x: Tensor, other: Tensor, *, back: bool = False) -> None:
-    """Fill [I, P, B] from poses [samples, I, P], or these from it."""
-    (samples, columns), B = (x.shape[0], x.shape[1] * x.shape[2]), other.shape[-1]
-    turn_over_kernel[(-(-columns // 64), B // 32)](x, other, samples, B, columns, BACK=back, BB=32, BC=64)
+    """Fill [N, I, P, S] from poses [samples, I, P], or these from it."""
+    samples, columns, (N, *_, S) = x.shape[0], x.shape[1] * x.shape[2], other.shape
+    turn_over_kernel[(-(-columns // 64), N)](x, other, samples, columns, BACK=back, S=S, BC=64)
 
 
 def _activate(activations: Tensor, active: Tensor, scale: Tensor, out: Tensor | None = None) -> None:
-    """Fill active [I, B] and scale [B] from activations [samples, I], or the gradient of these from that of active."""
-    (samples, I), B, given = activations.shape, active.shape[1], activations if out is None else out
+    """Fill active [N, I, S] and scale [N, S] from activations [samples, I], or the gradient of these from that of active."""
+    (samples, I), (N, S), given = activations.shape, scale.shape, activations if out is None else out
     least, back = torch.finfo(torch.float32).tiny, out is not None
-    activate_kernel[(samples if back else B,)](activations, active, scale, given, samples, B, I, least, BACK=back, BI=1024)
+    grid = (samples if back else N * S,)
+    activate_kernel[grid](activations, active, scale, given, samples, I, least, BACK=back, S=S, BI=1024)
+
+
+def _first_samples(x: Tensor, samples: int) -> Tensor:
+    """Copy [N, .., S] to [samples, ..]."""
+    return x.movedim(-1, 1).clone(memory_format=torch.contiguous_format).flatten(0, 1)[:samples]
+
+
+def _in_blocks(x: Tensor, N: int, S: int) -> Tensor:
+    """Copy [samples, ..] to [N, .., S], with zeros at the end."""
+    room = x.new_zeros(N * S - len(x), *x.shape[1:])
+    return torch.cat((x, room)).view(N, S, *x.shape[1:]).movedim(1, -1).contiguous()
 
 
 @torch.library.custom_op("capsella::em", mutates_args=())
@@ -215,23 +232,22 @@ def em_op(
         rows: R of a matrix pose.
 
     Returns:
-        means and log odds, then with the samples last: poses [I, P, B], activations [I, B] over the largest of their sample
-        [B]; variances [T, D, J, B], Σ r [T, J, 3, B] and log odds [T, J, B] of all M-steps; fits [T + 1, J, 2, D, B] and
-        constants [T + 1, J, B] before and after them; denominators [T − 1, I, B].
+        means and log odds, then in blocks: poses [N, I, P, S], activations [N, I, S] over the largest of their sample [N, S];
+        variances [T, N, J, D, S], Σ r [T, N, J, 3, S] and log odds [T, N, J, S] of all M-steps; fits [T + 1, N, J, 2, D, S] and
+        constants [T + 1, N, J, S] before and after them; denominators [T − 1, N, I, S].
     """
     with on_device_of(poses):
-        means, odds, lower, active, scale, variances, totals, all_odds, fits, constants, levels = results = _empty(
-            poses, weight, len(temperatures), rows
-        )
+        samples, T = len(poses), len(temperatures)
+        kept = _empty(poses, weight, T, rows)
+        lower, active, scale, variances, totals, all_odds, fits, constants, levels = kept
         poses, activations, beta_a, beta_u = (x.contiguous() for x in (poses, activations, beta_a, beta_u))
         _turn_over(poses, lower)
         _activate(activations, active, scale)
         job = _Job(lower, weight, active, rows)
-        T, J, B = len(temperatures), job.J, job.B
         # a flat fit before the first: every lower capsule goes to all upper ones alike.
         fits[0].zero_()
-        constants[0].fill_(-math.log(J))
-        again = torch.empty(J, B, dtype=torch.int32, device=job.device)
+        constants[0].fill_(-math.log(job.J))
+        again = torch.empty_like(all_odds[0], dtype=torch.int32)
 
         def finish(t: int, sums: tuple[Tensor, Tensor], about: Fit, *, once_more: bool) -> None:
             parts, tops = sums
@@ -249,8 +265,7 @@ def em_op(
                 fits[t + 1],
                 constants[t + 1],
                 again,
-                J * B,
-                B,
+                again.numel(),
                 len(parts),
                 eps,
                 temperatures[t],
@@ -269,19 +284,16 @@ def em_op(
             # where the mean has moved far, the squares are summed once more, around it.
             sums = job.sums("spread" if t else "first", before, fit, total=totals[t], level=level, again=again)
             finish(t, sums, fit, once_more=True)
-        means.copy_(fits[-1, :, 0, :, : len(poses)].permute(2, 0, 1))
-        odds.copy_(all_odds[-1, :, : len(poses)].t())
-        return results
+        return [_first_samples(fits[-1, :, :, 0], samples), _first_samples(all_odds[-1], samples), *kept]
 
 
 def _empty(poses: Tensor, weight: Tensor, T: int, rows: int) -> list[Tensor]:
-    """Make room for what ``em_op`` returns."""
-    samples, I, P = poses.shape
-    B, J, D = samples + -samples % _SAMPLES, weight.shape[1], weight.shape[3] * rows
-    wide = poses.new_empty(0, dtype=torch.float32)
-    sizes = [(I, B), (B,), (T, D, J, B), (T, J, 3, B), (T, J, B), (T + 1, J, 2, D, B), (T + 1, J, B), (T - 1, I, B)]
-    others = [wide.new_empty(size) for size in sizes]
-    return [wide.new_empty(samples, J, D), wide.new_empty(samples, J), poses.new_empty(I, P, B), *others]
+    """Make room for what the way back needs."""
+    (samples, I, P), J, D = poses.shape, weight.shape[1], weight.shape[3] * rows
+    N, S = _blocks(samples, D)
+    sizes = [(N, I, S), (N, S), (T, N, J, D, S), (T, N, J, 3, S), (T, N, J, S)]
+    sizes += [(T + 1, N, J, 2, D, S), (T + 1, N, J, S), (T - 1, N, I, S)]
+    return [poses.new_empty(N, I, P, S), *(poses.new_empty(size, dtype=torch.float32) for size in sizes)]
 
 
 @em_op.register_fake
@@ -297,7 +309,9 @@ def _(
     gaussian: bool,
     rows: int,
 ) -> list[Tensor]:
-    return _empty(poses, weight, len(temperatures), rows)
+    sizes = [(len(poses), weight.shape[1], weight.shape[3] * rows), (len(poses), weight.shape[1])]
+    results = [poses.new_empty(size, dtype=torch.float32) for size in sizes]
+    return [*results, *_empty(poses, weight, len(temperatures), rows)]
 
 
 @torch.library.custom_op("capsella::em_backward", mutates_args=())
@@ -325,11 +339,11 @@ def em_backward_op(
     """Return the gradients of poses, weight, activations and both betas."""
     with on_device_of(lower):
         job = _Job(lower, weight, active, rows)
-        T, I, J, D, B, samples = len(temperatures), job.I, job.J, job.D, job.B, len(d_means)
-        pulls, alphas, means, d_betas = job.wide(T, J, 2, D, B), job.wide(T, J, B), job.wide(T - 1, I, B), job.wide(2, T, J, B)
+        T, I, samples = len(temperatures), job.I, len(d_means)
+        pulls, alphas, means = (torch.empty_like(x) for x in (fits[1:], all_odds, levels))
+        d_betas = job.wide(2, *alphas.shape)
         # of a sample that is there only to fill the room nothing is asked.
-        room = (0, B - samples)
-        d_means, d_odds = (torch.nn.functional.pad(x.movedim(0, -1), room).contiguous() for x in (d_means, d_odds))
+        d_means, d_odds = (_in_blocks(x, job.N, job.S) for x in (d_means, d_odds))
         activations, beta_u = activations.contiguous(), beta_u.contiguous()
         parts = d_means[None]
         for t in reversed(range(T)):
@@ -351,8 +365,7 @@ def em_backward_op(
                 alphas[t],
                 d_betas[0, t],
                 d_betas[1, t],
-                J * B,
-                B,
+                alphas[t].numel(),
                 len(parts),
                 eps,
                 temperatures[t],
@@ -363,17 +376,16 @@ def em_backward_op(
             )
         del parts
         of = job.tiles.gradients
-        all_blocks = B // of.BB
-        splits, blocks = (1, all_blocks)
+        splits, blocks = 1, job.N
         chunks, each = of.split(I, 1, job.device) if job.shared else (I, 1)
         if job.shared:
             each = max(each, -(-I // max(1, _OWN // weight.numel())))
             chunks = -(-I // each)
         if not job.shared and weight.dtype == torch.float32:
             # more programs, each with gradients of the weight of its own: where they are float32 anyway there is room for that.
-            splits, blocks = of.split(all_blocks, I, job.device)
-        d_lower, d_active = torch.empty_like(lower), job.wide(I, B)
-        d_weight = job.wide(splits, chunks, J, 1, *weight.shape[2:])
+            splits, blocks = of.split(job.N, I, job.device)
+        d_lower, d_active = torch.empty_like(lower), torch.empty_like(active)
+        d_weight = job.wide(splits, chunks, job.J, 1, *weight.shape[2:])
         gradients_kernel[(chunks, splits)](
             job.lower,
             job.weight,
@@ -388,7 +400,7 @@ def em_backward_op(
             d_lower,
             d_weight,
             d_active,
-            B,
+            job.N,
             I,
             job.step,
             each,
@@ -404,7 +416,7 @@ def em_backward_op(
         d_poses, d_activations = lower.new_empty(samples, I, job.P), torch.empty_like(activations)
         _turn_over(d_poses, d_lower, back=True)
         _activate(activations, d_active, scale, d_activations)
-        d_beta = d_betas.sum((1, 3))
+        d_beta = d_betas.sum((1, 2, 4))
         return d_poses, d_weight, d_activations, d_beta[0].clone(), d_beta[1].clone()
 
 
@@ -414,7 +426,7 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     d_weight, d_activations = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (weight, activations))
     d_beta_a, d_beta_u = (beta_u.new_empty(len(beta_u), dtype=torch.float32) for _ in range(2))
-    return lower.new_empty(len(d_means), *lower.shape[:2]), d_weight, d_activations, d_beta_a, d_beta_u
+    return lower.new_empty(len(d_means), *lower.shape[1:3]), d_weight, d_activations, d_beta_a, d_beta_u
 
 
 def _setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]

@@ -2,8 +2,9 @@
 
 EM squares the votes, so each has to be made: the poses of BB samples times the weights of one pair of capsules, on the matrix
 units, again in every pass. Then a thread owns some samples and holds every value of theirs in registers of its own: tensors
-are tuples, one [BB] for every value of a pose, and all data lie with the samples side by side. Nothing is exchanged between
-threads but the products.
+are tuples, one [BB] for every value of a pose, and all data lie in blocks of BB samples side by side, so that the next value is
+always BB places away: a constant in the instruction, whatever the number N of blocks. Nothing is exchanged between threads but
+the products.
 
 ``levels_kernel`` sums over upper capsules, ``sums_kernel`` over lower ones, on the way there and back; ``finish_kernel`` and
 ``turn_kernel`` (``triton_em_small``) do what is left for every upper capsule, ``gradients_kernel`` makes the gradients.
@@ -18,25 +19,25 @@ import triton.language as tl
 from capsella.kernels._blocks import add
 
 # sizes that change from call to call.
-SIZES = ("I", "step", "each", "blocks")
+SIZES = ("N", "I", "step", "each", "blocks")
 
 
 @triton.jit
-def _rows(p_rows, stride, COUNT: tl.constexpr):
+def _rows(p_rows, COUNT: tl.constexpr, BB: tl.constexpr):
     """Load so many rows of samples."""
     rows = ()
     for k in tl.static_range(COUNT):
-        rows = rows + (tl.load(p_rows + k * stride).to(tl.float32),)
+        rows = rows + (tl.load(p_rows + k * BB).to(tl.float32),)
     return rows
 
 
 @triton.jit
-def _pose(p_pose, B, b, P: tl.constexpr, R: tl.constexpr, BP: tl.constexpr):
-    """Load the R rows of a pose [P, B], each as a tile [BP, BB] for the matrix units."""
-    p = tl.arange(0, BP)
+def _pose(p_pose, P: tl.constexpr, R: tl.constexpr, BB: tl.constexpr, BP: tl.constexpr):
+    """Load the R rows of a pose [P, BB], each as a tile [BP, BB] for the matrix units."""
+    p, s = tl.arange(0, BP), tl.arange(0, BB)
     rows = ()
     for r in tl.static_range(R):
-        rows = rows + (tl.load(p_pose + (r * (P // R) + p[:, None]) * B + b[None, :], mask=p[:, None] < P // R, other=0.0),)
+        rows = rows + (tl.load(p_pose + (r * (P // R) + p[:, None]) * BB + s[None, :], mask=p[:, None] < P // R, other=0.0),)
     return rows
 
 
@@ -104,18 +105,17 @@ def _asked(votes, mean, pull, alpha, D: tl.constexpr):
 
 @triton.jit(do_not_specialize=SIZES)
 def levels_kernel(
-    p_poses,  # [I, P, B]
+    p_poses,  # [N, I, P, BB]
     p_weight,  # [I or 1, J, P/R, D/R]
-    p_active,  # [I, B]: activations of the lower capsules
-    p_fit,  # [J, 2, D, B]: μ, 1/σ² of the E-step
-    p_constant,  # [J, B]
-    p_next,  # [J, 2, D, B]: the fit after it, for its μ
-    p_pull,  # [J, 2, D, B]: A, C, see _asked
-    p_alpha,  # [J, B]
-    p_total,  # [J, 3, B]: S of the M-step that is pulled, as s, 1/(S e^−s) and S e^−s
-    p_level,  # [I, B]: log of the softmax's denominator; written without PULL, read with it
-    p_mean,  # [I, B]: a_i Σ_j R ∂L/∂r, which no a_i makes too large; written with PULL
-    B,
+    p_active,  # [N, I, BB]: activations of the lower capsules
+    p_fit,  # [N, J, 2, D, BB]: μ, 1/σ² of the E-step
+    p_constant,  # [N, J, BB]
+    p_next,  # [N, J, 2, D, BB]: the fit after it, for its μ
+    p_pull,  # [N, J, 2, D, BB]: A, C, see _asked
+    p_alpha,  # [N, J, BB]
+    p_total,  # [N, J, 3, BB]: S of the M-step that is pulled, as s, 1/(S e^−s) and S e^−s
+    p_level,  # [N, I, BB]: log of the softmax's denominator; written without PULL, read with it
+    p_mean,  # [N, I, BB]: a_i Σ_j R ∂L/∂r, which no a_i makes too large; written with PULL
     I,
     step,
     PULL: tl.constexpr,
@@ -129,42 +129,44 @@ def levels_kernel(
     BD: tl.constexpr,
 ):
     """Sum over upper capsules what the E-step, or the way back through it, needs of all of them."""
-    b = tl.program_id(1) * BB + tl.arange(0, BB)
-    first = tl.program_id(0).to(tl.int64) * BI
+    s = tl.arange(0, BB)
+    block = tl.program_id(1)
+    first, lowers = tl.program_id(0) * BI, block.to(tl.int64) * I
     u = ()
     active = ()
     level = ()
     total = ()
     for e in tl.static_range(BI):
         # of what is left over in the last program, the last lower capsule is done again.
-        i = tl.minimum(first + e, I - 1)
-        u = u + (_pose(p_poses + i * P * B, B, b, P, R, BP),)
+        at = lowers + tl.minimum(first + e, I - 1)
+        u = u + (_pose(p_poses + at * (P * BB), P, R, BB, BP),)
         if PULL:
-            active = active + (tl.load(p_active + i * B + b),)
-        level = level + ((tl.load(p_level + i * B + b) if PULL else tl.full([BB], float("-inf"), tl.float32)),)
+            active = active + (tl.load(p_active + at * BB + s),)
+        level = level + ((tl.load(p_level + at * BB + s) if PULL else tl.full([BB], float("-inf"), tl.float32)),)
         total = total + (tl.zeros([BB], tl.float32),)
     for j in range(J):
-        record, at_w = j * (2 * D) * B + b, j * ((P // R) * (D // R))
-        constant = tl.load(p_constant + j * B + b)
+        upper, at_w = block * J + j, j * ((P // R) * (D // R))
+        record = upper * (2 * D * BB) + s
+        constant = tl.load(p_constant + upper * BB + s)
         if PULL:
-            shift = tl.load(p_total + (3 * j) * B + b)
-            share = tl.load(p_total + (3 * j + 1) * B + b)
+            shift = tl.load(p_total + upper * (3 * BB) + s)
+            share = tl.load(p_total + upper * (3 * BB) + BB + s)
         votes = ()
         distance = ()
         asked = ()
         for e in tl.static_range(BI):
-            weights = _weights(p_weight + tl.minimum(first + e, I - 1) * step + at_w, P, D, R, BP, BD)
+            weights = _weights(p_weight + tl.minimum(first + e, I - 1).to(tl.int64) * step + at_w, P, D, R, BP, BD)
             votes = votes + (_votes(u[e], weights, D, R, BB, BD),)
             distance = distance + (tl.zeros([BB], tl.float32),)
             if PULL:
-                asked = asked + (tl.load(p_alpha + j * B + b),)
+                asked = asked + (tl.load(p_alpha + upper * BB + s),)
         for d in tl.static_range(D):
-            mean = tl.load(p_fit + record + d * B)
-            inverse = tl.load(p_fit + record + (D + d) * B)
+            mean = tl.load(p_fit + record + d * BB)
+            inverse = tl.load(p_fit + record + (D + d) * BB)
             if PULL:
-                after = tl.load(p_next + record + d * B)
-                straight = tl.load(p_pull + record + d * B)
-                bent = tl.load(p_pull + record + (D + d) * B)
+                after = tl.load(p_next + record + d * BB)
+                straight = tl.load(p_pull + record + d * BB)
+                bent = tl.load(p_pull + record + (D + d) * BB)
             farther = ()
             more = ()
             for e in tl.static_range(BI):
@@ -189,7 +191,7 @@ def levels_kernel(
         level = new_level
         total = new_total
     for e in tl.static_range(BI):
-        at = tl.minimum(first + e, I - 1) * B + b
+        at = (lowers + tl.minimum(first + e, I - 1)) * BB + s
         if PULL:
             tl.store(p_mean + at, total[e])
         else:
@@ -198,21 +200,20 @@ def levels_kernel(
 
 @triton.jit(do_not_specialize=SIZES)
 def sums_kernel(
-    p_poses,  # [I, P, B]
+    p_poses,  # [N, I, P, BB]
     p_weight,  # [I or 1, J, P/R, D/R]
-    p_active,  # [I, B]
-    p_fit,  # [J, 2, D, B]
-    p_constant,  # [J, B]
-    p_next,  # [J, 2, D, B]: the fit after it; its μ is what "first" and "spread" take powers around
-    p_pull,  # [J, 2, D, B]
-    p_alpha,  # [J, B]
-    p_total,  # [J, 3, B]
-    p_level,  # [I, B]
-    p_mean,  # [I, B]
-    p_again,  # [J, B]: with AGAIN, whether the sums are asked for
-    p_out,  # [chunks, 1 + 2·D, J, B]
-    p_top,  # [chunks, J, B]: log of what the sums of "step" were divided by
-    B,
+    p_active,  # [N, I, BB]
+    p_fit,  # [N, J, 2, D, BB]
+    p_constant,  # [N, J, BB]
+    p_next,  # [N, J, 2, D, BB]: the fit after it; its μ is what "first" and "spread" take powers around
+    p_pull,  # [N, J, 2, D, BB]
+    p_alpha,  # [N, J, BB]
+    p_total,  # [N, J, 3, BB]
+    p_level,  # [N, I, BB]
+    p_mean,  # [N, I, BB]
+    p_again,  # [N, J, BB]: with AGAIN, whether the sums are asked for
+    p_out,  # [chunks, N, J, 1 + 2·D, BB]
+    p_top,  # [chunks, N, J, BB]: log of what the sums of "step" were divided by
     I,
     step,
     each,
@@ -232,14 +233,15 @@ def sums_kernel(
     parts are made in one way everywhere, so that they cancel to the last digit where one upper capsule takes all. k is the
     mean of the fit that r comes from, or of the one after it ("first", "spread").
     """
-    b = tl.program_id(0) * BB + tl.arange(0, BB)
-    chunk, j = tl.program_id(1), tl.program_id(2)
+    s = tl.arange(0, BB)
+    block, chunk, j = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    upper = block * J + j
     begin = chunk * each
     end = tl.minimum(begin + each, I)
     if AGAIN:
         # where nobody asks there is nothing to do.
-        end = tl.where(tl.max(tl.load(p_again + j * B + b), 0) > 0, end, begin)
-    record = j * (2 * D) * B + b
+        end = tl.where(tl.max(tl.load(p_again + upper * BB + s), 0) > 0, end, begin)
+    record = upper * (2 * D * BB) + s
     at_w = j * ((P // R) * (D // R))
     zeros = tl.zeros([BB], tl.float32)
     zeroth = zeros
@@ -249,26 +251,27 @@ def sums_kernel(
         first = first + (zeros,)
         second = second + (zeros,)
     if KIND != "first":
-        fit = _rows(p_fit + record, B, 2 * D)
-        constant = tl.load(p_constant + j * B + b)
+        fit = _rows(p_fit + record, 2 * D, BB)
+        constant = tl.load(p_constant + upper * BB + s)
     if KIND != "step":
-        after = _rows(p_next + record, B, D)
+        after = _rows(p_next + record, D, BB)
     if KIND == "pull":
-        pull = _rows(p_pull + record, B, 2 * D)
-        alpha = tl.load(p_alpha + j * B + b)
+        pull = _rows(p_pull + record, 2 * D, BB)
+        alpha = tl.load(p_alpha + upper * BB + s)
     if (KIND == "spread") | (KIND == "pull"):
-        shift = tl.load(p_total + (3 * j) * B + b)
-        share = tl.load(p_total + (3 * j + 1) * B + b)
+        shift = tl.load(p_total + upper * (3 * BB) + s)
+        share = tl.load(p_total + upper * (3 * BB) + BB + s)
     top = tl.full([BB], float("-inf"), tl.float32)
     for index in range(end - begin):
         i = (begin + index).to(tl.int64)
-        active = tl.load(p_active + i * B + b)
+        at = block.to(tl.int64) * I + i
+        active = tl.load(p_active + at * BB + s)
         if KIND != "first":
-            level = tl.load(p_level + i * B + b)
+            level = tl.load(p_level + at * BB + s)
         if KIND == "pull":
-            mean = tl.load(p_mean + i * B + b)
+            mean = tl.load(p_mean + at * BB + s)
         weights = _weights(p_weight + i * step + at_w, P, D, R, BP, BD)
-        votes = _votes(_pose(p_poses + i * P * B, B, b, P, R, BP), weights, D, R, BB, BD)
+        votes = _votes(_pose(p_poses + at * (P * BB), P, R, BB, BP), weights, D, R, BB, BD)
         if KIND == "first":
             x = active / J
         else:
@@ -300,14 +303,14 @@ def sums_kernel(
                 new_second = new_second + (second[d] + x * far * far,)
         first = new_first
         second = new_second
-    plane = J * B
-    p_sums = p_out + chunk.to(tl.int64) * ((1 + 2 * D) * plane) + j * B + b
+    part = chunk.to(tl.int64) * (tl.num_programs(0) * J) + upper
+    p_sums = p_out + part * ((1 + 2 * D) * BB) + s
     tl.store(p_sums, zeroth)
     for d in tl.static_range(D):
-        tl.store(p_sums + (1 + d) * plane, first[d])
-        tl.store(p_sums + (1 + D + d) * plane, second[d])
+        tl.store(p_sums + (1 + d) * BB, first[d])
+        tl.store(p_sums + (1 + D + d) * BB, second[d])
     if KIND == "step":
-        tl.store(p_top + chunk.to(tl.int64) * plane + j * B + b, top)
+        tl.store(p_top + part * BB + s, top)
 
 
 @triton.jit
@@ -332,20 +335,20 @@ def _stack(x, COUNT: tl.constexpr, TO: tl.constexpr, BB: tl.constexpr):
 
 @triton.jit(do_not_specialize=SIZES)
 def gradients_kernel(
-    p_poses,  # [I, P, B]
+    p_poses,  # [N, I, P, BB]
     p_weight,  # [I or 1, J, P/R, D/R]
-    p_active,  # [I, B]
-    p_fits,  # [T + 1, J, 2, D, B]
-    p_constants,  # [T + 1, J, B]
-    p_pulls,  # [T, J, 2, D, B]
-    p_alphas,  # [T, J, B]
-    p_totals,  # [T, J, 3, B]: S of the M-steps
-    p_levels,  # [T − 1, I, B]
-    p_means,  # [T − 1, I, B]
-    p_d_poses,  # [I, P, B]
+    p_active,  # [N, I, BB]
+    p_fits,  # [T + 1, N, J, 2, D, BB]
+    p_constants,  # [T + 1, N, J, BB]
+    p_pulls,  # [T, N, J, 2, D, BB]
+    p_alphas,  # [T, N, J, BB]
+    p_totals,  # [T, N, J, 3, BB]: S of the M-steps
+    p_levels,  # [T − 1, N, I, BB]
+    p_means,  # [T − 1, N, I, BB]
+    p_d_poses,  # [N, I, P, BB]
     p_d_weight,  # [splits, I or chunks, J, P/R, D/R]
-    p_d_active,  # [I, B]
-    B,
+    p_d_active,  # [N, I, BB]
+    N,
     I,
     step,
     each,
@@ -363,26 +366,27 @@ def gradients_kernel(
 ):
     """∂û = Σ_t r^t (A^t + 2C^t(û−μ^t)) − ∂z^t (û−μ^(t−1))/σ²^(t−1), turned at once into the gradients of the inputs."""
     chunk, split = tl.program_id(0), tl.program_id(1)
-    p, d = tl.arange(0, BP), tl.arange(0, BD)
-    uppers, lowers = J * B, I.to(tl.int64) * B
+    p, d, s = tl.arange(0, BP), tl.arange(0, BD), tl.arange(0, BB)
+    uppers, lowers = N * J, N.to(tl.int64) * I
     at_w = p[:, None] * (D // R) + d[None, :]
     w_mask = (p[:, None] < P // R) & (d[None, :] < D // R)
     begin = chunk * each
     for index in range(tl.minimum(each, I - begin)):
         i = (begin + index).to(tl.int64)
         place = split * tl.num_programs(0) + chunk if SHARED else split * I + i
-        for block in range(tl.minimum(blocks, B // BB - split * blocks)):
-            b = (split * blocks + block) * BB + tl.arange(0, BB)
-            rows = _pose(p_poses + i * P * B, B, b, P, R, BP)
-            active = tl.load(p_active + i * B + b)
+        for own in range(tl.minimum(blocks, N - split * blocks)):
+            block = split * blocks + own
+            at = block.to(tl.int64) * I + i
+            rows = _pose(p_poses + at * (P * BB), P, R, BB, BP)
+            active = tl.load(p_active + at * BB + s)
             d_active = tl.zeros([BB], tl.float32)
             for t in range(T - 1):
-                d_active += tl.load(p_means + t * lowers + i * B + b) / active
+                d_active += tl.load(p_means + (t * lowers + at) * BB + s) / active
             d_u = ()
             for _ in tl.static_range(R):
                 d_u = d_u + (tl.zeros([BP, BB], tl.float32),)
             for j in range(J):
-                record = j * (2 * D) * B + b
+                upper = block * J + j
                 weights = _weights(p_weight + i * step + j * ((P // R) * (D // R)), P, D, R, BP, BD)
                 votes = _votes(rows, weights, D, R, BB, BD)
                 d_votes = ()
@@ -391,36 +395,38 @@ def gradients_kernel(
                     d_votes = d_votes + (tl.zeros([BB], tl.float32),)
                     mean = mean + (tl.zeros([BB], tl.float32),)  # of the flat fit
                 for t in range(T):
-                    p_fit = p_fits + t * uppers * (2 * D) + record
-                    p_pull = p_pulls + t * uppers * (2 * D) + record
-                    asked = tl.load(p_alphas + t * uppers + j * B + b)
+                    here = t * uppers + upper
+                    p_fit = p_fits + here * (2 * D * BB) + s
+                    p_next = p_fits + (here + uppers) * (2 * D * BB) + s
+                    p_pull = p_pulls + here * (2 * D * BB) + s
+                    asked = tl.load(p_alphas + here * BB + s)
                     distance = tl.zeros([BB], tl.float32)
                     after = ()
                     closer = ()
                     pulled = ()
                     for k in tl.static_range(D):
                         far = votes[k] - mean[k]
-                        inverse = tl.load(p_fit + (D + k) * B)
+                        inverse = tl.load(p_fit + (D + k) * BB)
                         distance += far * far * inverse  # to the digit as in _distance
-                        after = after + (tl.load(p_fit + uppers * (2 * D) + k * B),)
+                        after = after + (tl.load(p_next + k * BB),)
                         closer = closer + (far * inverse,)
                         far = votes[k] - after[k]
-                        straight = tl.load(p_pull + k * B)
-                        bent = far * tl.load(p_pull + (D + k) * B)
+                        straight = tl.load(p_pull + k * BB)
+                        bent = far * tl.load(p_pull + (D + k) * BB)
                         asked += far * (straight + bent)
                         pulled = pulled + (straight + 2 * bent,)
-                    logit = tl.load(p_constants + t * uppers + j * B + b) - 0.5 * distance
-                    p_total = p_totals + (t * uppers + j * B) * 3 + b
-                    shift, share = tl.load(p_total), tl.load(p_total + B)
+                    logit = tl.load(p_constants + here * BB + s) - 0.5 * distance
+                    p_total = p_totals + here * (3 * BB) + s
+                    shift, share = tl.load(p_total), tl.load(p_total + BB)
                     if t == 0:
                         x = tl.exp(logit - shift) * share
                         d_active += x * asked
                         d_logit = tl.zeros([BB], tl.float32)
                     else:
-                        at = (t - 1) * lowers + i * B + b
-                        logit -= tl.load(p_levels + at)
+                        before = ((t - 1) * lowers + at) * BB + s
+                        logit -= tl.load(p_levels + before)
                         x = tl.exp(logit - shift) * share
-                        d_logit = active * x * asked - tl.exp(logit) * tl.load(p_means + at)
+                        d_logit = active * x * asked - tl.exp(logit) * tl.load(p_means + before)
                     x *= active
                     summed = ()
                     for k in tl.static_range(D):
@@ -438,8 +444,8 @@ def gradients_kernel(
                     d_w = tl.dot(rows[r], narrow, d_w, input_precision="ieee")
                 d_u = new_d_u
                 p_d_w = p_d_weight + (place * J + j) * ((P // R) * (D // R)) + at_w
-                add(p_d_w, d_w, w_mask, (block == 0) & ((index == 0) | (not SHARED)))
+                add(p_d_w, d_w, w_mask, (own == 0) & ((index == 0) | (not SHARED)))
             for r in tl.static_range(R):
-                at_u = (i * P + r * (P // R) + p[:, None]) * B + b[None, :]
-                tl.store(p_d_poses + at_u, d_u[r], mask=p[:, None] < P // R)
-            tl.store(p_d_active + i * B + b, d_active)
+                at_u = (r * (P // R) + p[:, None]) * BB + s[None, :]
+                tl.store(p_d_poses + at * (P * BB) + at_u, d_u[r], mask=p[:, None] < P // R)
+            tl.store(p_d_active + at * BB + s, d_active)
