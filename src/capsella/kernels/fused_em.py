@@ -68,7 +68,7 @@ def plan(BB: int, D: int) -> Plan:
         pulled_levels=_tiles(BB, 2 if small else 1, warps=1),
         sums=_tiles(BB, ahead=2, resident=6),
         pulled_sums=_tiles(BB, ahead=2, resident=4),
-        gradients=_tiles(BB, resident=18),
+        gradients=_tiles(BB, 2 if small else 1, resident=18),
     )
 
 
@@ -377,15 +377,16 @@ def em_backward_op(
         del parts
         of = job.tiles.gradients
         splits, blocks = 1, job.N
-        chunks, each = of.split(I, 1, job.device) if job.shared else (I, 1)
+        all_chunks = -(-I // of.BI)
+        chunks, each = of.split(all_chunks, 1, job.device) if job.shared else (all_chunks, 1)
         if job.shared:
-            each = max(each, -(-I // max(1, _OWN // weight.numel())))
-            chunks = -(-I // each)
+            each = max(each, -(-all_chunks // max(1, _OWN // weight.numel())))
+            chunks = -(-all_chunks // each)
         if not job.shared and weight.dtype == torch.float32:
             # more programs, each with gradients of the weight of its own: where they are float32 anyway there is room for that.
-            splits, blocks = of.split(job.N, I, job.device)
+            splits, blocks = of.split(job.N, all_chunks, job.device)
         d_lower, d_active = torch.empty_like(lower), torch.empty_like(active)
-        d_weight = job.wide(splits, chunks, job.J, 1, *weight.shape[2:])
+        d_weight = job.wide(splits, chunks if job.shared else I, job.J, 1, *weight.shape[2:])
         gradients_kernel[(chunks, splits)](
             job.lower,
             job.weight,
@@ -409,7 +410,7 @@ def em_backward_op(
             SHARED=job.shared,
             TYPE=TYPES[lower.dtype],
             **job.const,
-            **_launch(of),
+            **of.launch,
         )
         del means, pulls
         d_weight = add_splits(d_weight, weight.dtype, shared=job.shared)
