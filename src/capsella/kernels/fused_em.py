@@ -46,7 +46,6 @@ class Plan(NamedTuple):
     """Tiles of the kernels."""
 
     levels: Tiles
-    pulled_levels: Tiles
     sums: Tiles
     pulled_sums: Tiles
     gradients: Tiles
@@ -64,17 +63,16 @@ def plan(BB: int, D: int) -> Plan:
     """Choose tiles for blocks of poses of D values; measured on an H200 (``capsella bench routing``)."""
     small = D <= _SMALL
     return Plan(
-        levels=_tiles(BB, 4 if small else 1, warps=1),
-        pulled_levels=_tiles(BB, 2 if small else 1, warps=1),
-        sums=_tiles(BB, ahead=2, resident=6),
+        levels=_tiles(BB, 2 if small else 1, warps=1),
+        sums=_tiles(BB, ahead=2, registers=128, resident=8) if small else _tiles(BB, ahead=2, resident=6),
         pulled_sums=_tiles(BB, ahead=2, resident=4),
-        gradients=_tiles(BB, 2 if small else 1, resident=18),
+        gradients=_tiles(BB, resident=18),
     )
 
 
-def _tiles(BB: int, BI: int = 1, *, warps: int = 0, ahead: int = 1, resident: int = 1) -> Tiles:
+def _tiles(BB: int, BI: int = 1, *, warps: int = 0, ahead: int = 1, registers: int = 255, resident: int = 1) -> Tiles:
     """A thread for every sample, unless it is said how many warps there are."""
-    return Tiles(BB, BI, num_warps=warps or BB // 32, num_stages=ahead, maxnreg=255, resident=resident)
+    return Tiles(BB, BI, num_warps=warps or BB // 32, num_stages=ahead, maxnreg=registers, resident=resident)
 
 
 def _launch(tiles: Tiles) -> dict[str, int]:
@@ -159,7 +157,7 @@ class _Job:
 
     def _levels(self, records: tuple[Tensor, ...], others: tuple[Tensor, Tensor], *, pull: bool) -> None:
         """Fill the levels, or with a pull the means."""
-        of = self.tiles.pulled_levels if pull else self.tiles.levels
+        of = self.tiles.levels
         levels_kernel[(-(-self.I // of.BI), self.N)](
             self.lower,
             self.weight,
@@ -377,16 +375,15 @@ def em_backward_op(
         del parts
         of = job.tiles.gradients
         splits, blocks = 1, job.N
-        all_chunks = -(-I // of.BI)
-        chunks, each = of.split(all_chunks, 1, job.device) if job.shared else (all_chunks, 1)
+        chunks, each = of.split(I, 1, job.device) if job.shared else (I, 1)
         if job.shared:
-            each = max(each, -(-all_chunks // max(1, _OWN // weight.numel())))
-            chunks = -(-all_chunks // each)
+            each = max(each, -(-I // max(1, _OWN // weight.numel())))
+            chunks = -(-I // each)
         if not job.shared and weight.dtype == torch.float32:
             # more programs, each with gradients of the weight of its own: where they are float32 anyway there is room for that.
-            splits, blocks = of.split(job.N, all_chunks, job.device)
+            splits, blocks = of.split(job.N, I, job.device)
         d_lower, d_active = torch.empty_like(lower), torch.empty_like(active)
-        d_weight = job.wide(splits, chunks if job.shared else I, job.J, 1, *weight.shape[2:])
+        d_weight = job.wide(splits, chunks, job.J, 1, *weight.shape[2:])
         gradients_kernel[(chunks, splits)](
             job.lower,
             job.weight,
@@ -410,7 +407,7 @@ def em_backward_op(
             SHARED=job.shared,
             TYPE=TYPES[lower.dtype],
             **job.const,
-            **of.launch,
+            **_launch(of),
         )
         del means, pulls
         d_weight = add_splits(d_weight, weight.dtype, shared=job.shared)

@@ -360,7 +360,6 @@ def gradients_kernel(
     D: tl.constexpr,
     R: tl.constexpr,
     BB: tl.constexpr,
-    BI: tl.constexpr,
     BP: tl.constexpr,
     BD: tl.constexpr,
     TYPE: tl.constexpr,
@@ -373,35 +372,26 @@ def gradients_kernel(
     w_mask = (p[:, None] < P // R) & (d[None, :] < D // R)
     at_u = p[:, None] * BB + s[None, :]
     begin = chunk * each
-    for index in range(tl.minimum(each, tl.cdiv(I, BI) - begin)):
-        first = (begin + index) * BI
+    for index in range(tl.minimum(each, I - begin)):
+        i = begin + index
+        place = (split * tl.num_programs(0) + chunk if SHARED else split * I + i).to(tl.int64)
         for own in range(tl.minimum(blocks, N - split * blocks)):
             block = split * blocks + own
-            rows = ()
-            active = ()
-            d_active = ()
+            at = block.to(tl.int64) * I + i
+            rows = _pose(p_poses + at * (P * BB), P, R, BB, BP)
+            active = tl.load(p_active + at * BB + s)
+            d_active = tl.zeros([BB], tl.float32)
+            for t in tl.static_range(T - 1):
+                d_active += tl.load(p_means + (t * lowers + at) * BB + s) / active
             d_u = ()
-            for e in tl.static_range(BI):
-                at = block.to(tl.int64) * I + tl.minimum(first + e, I - 1)
-                rows = rows + (_pose(p_poses + at * (P * BB), P, R, BB, BP),)
-                active = active + (tl.load(p_active + at * BB + s),)
-                total = tl.zeros([BB], tl.float32)
-                for t in tl.static_range(T - 1):
-                    total += tl.load(p_means + (t * lowers + at) * BB + s) / active[e]
-                d_active = d_active + (total,)
-                for _ in tl.static_range(R):
-                    d_u = d_u + (tl.zeros([BB, BP], tl.float32),)
+            for _ in tl.static_range(R):
+                d_u = d_u + (tl.zeros([BB, BP], tl.float32),)
             for j in range(J):
                 upper = block * J + j
-                weights = ()
-                votes = ()
-                for e in tl.static_range(BI):
-                    p_w = p_weight + tl.minimum(first + e, I - 1).to(tl.int64) * step + j * ((P // R) * (D // R))
-                    weights = weights + (_weights(p_w, P, D, R, BP, BD),)
-                    votes = votes + (_votes(rows[e], weights[e], D, R, BB, BD),)
-                # of value k and lower capsule e, at k·BI + e.
+                weights = _weights(p_weight + i.to(tl.int64) * step + j * ((P // R) * (D // R)), P, D, R, BP, BD)
+                votes = _votes(rows, weights, D, R, BB, BD)
                 d_votes = ()
-                for _ in tl.static_range(D * BI):
+                for _ in tl.static_range(D):
                     d_votes = d_votes + (tl.zeros([BB], tl.float32),)
                 mean = ()
                 for t in tl.static_range(T):
@@ -411,80 +401,52 @@ def gradients_kernel(
                     p_pull = p_pulls + here * (2 * D * BB) + s
                     p_total = p_totals + here * (3 * BB) + s
                     shift, share = tl.load(p_total), tl.load(p_total + BB)
-                    alpha = tl.load(p_alphas + here * BB + s)
-                    asked = ()
-                    distance = ()
-                    for e in tl.static_range(BI):
-                        asked = asked + (alpha,)
-                        distance = distance + (tl.zeros([BB], tl.float32),)
+                    asked = tl.load(p_alphas + here * BB + s)
+                    distance = tl.zeros([BB], tl.float32)
                     after = ()
                     closer = ()
                     pulled = ()
                     for k in tl.static_range(D):
-                        after = after + (tl.load(p_next + k * BB),)
-                        straight = tl.load(p_pull + k * BB)
-                        bent = tl.load(p_pull + (D + k) * BB)
                         # the fit before the first is flat: everything is at a distance of zero from it.
                         if t > 0:
-                            inverse = tl.load(p_fit + (D + k) * BB)
-                        more = ()
-                        farther = ()
-                        for e in tl.static_range(BI):
-                            if t > 0:
-                                far = votes[e][k] - mean[k]
-                                closer = closer + (far * inverse,)
-                                farther = farther + (distance[e] + far * closer[k * BI + e],)
-                            far = votes[e][k] - after[k]
-                            steep = straight + far * bent
-                            more = more + (asked[e] + far * steep,)
-                            pulled = pulled + (steep + far * bent,)
-                        asked = more
-                        if t > 0:
-                            distance = farther
-                    x = ()
-                    d_logit = ()
-                    new_d_active = ()
-                    for e in tl.static_range(BI):
-                        if t > 0:
-                            before = ((t - 1) * lowers + block.to(tl.int64) * I + tl.minimum(first + e, I - 1)) * BB + s
-                            logit = tl.load(p_constants + here * BB + s) - 0.5 * distance[e] - tl.load(p_levels + before)
-                            part = active[e] * (tl.exp(logit - shift) * share)
-                            d_logit = d_logit + (part * asked[e] - tl.exp(logit) * tl.load(p_means + before),)
-                            x = x + (part,)
-                        else:
-                            part = tl.exp(-shift) * share * (1.0 / J)
-                            new_d_active = new_d_active + (d_active[e] + part * asked[e],)
-                            x = x + (active[e] * part,)
-                    if t == 0:
-                        d_active = new_d_active
+                            far = votes[k] - mean[k]
+                            closer = closer + (far * tl.load(p_fit + (D + k) * BB),)
+                            distance += far * closer[k]  # to the digit as in _distance
+                        after = after + (tl.load(p_next + k * BB),)
+                        far = votes[k] - after[k]
+                        straight, bent = tl.load(p_pull + k * BB), far * tl.load(p_pull + (D + k) * BB)
+                        asked += far * (straight + bent)
+                        pulled = pulled + (straight + 2 * bent,)
+                    if t > 0:
+                        before = ((t - 1) * lowers + at) * BB + s
+                        logit = tl.load(p_constants + here * BB + s) - 0.5 * distance - tl.load(p_levels + before)
+                        x = active * (tl.exp(logit - shift) * share)
+                        d_logit = x * asked - tl.exp(logit) * tl.load(p_means + before)
+                    else:
+                        x = tl.exp(-shift) * share * (1.0 / J)
+                        d_active += x * asked
+                        x *= active
                     summed = ()
                     for k in tl.static_range(D):
-                        for e in tl.static_range(BI):
-                            d_vote = d_votes[k * BI + e] + x[e] * pulled[k * BI + e]
-                            if t > 0:
-                                d_vote -= d_logit[e] * closer[k * BI + e]
-                            summed = summed + (d_vote,)
+                        d_vote = d_votes[k] + x * pulled[k]
+                        if t > 0:
+                            d_vote -= d_logit * closer[k]
+                        summed = summed + (d_vote,)
                     d_votes = summed
                     mean = after
+                d_w = tl.zeros([BP, BD], tl.float32)
                 new_d_u = ()
-                for e in tl.static_range(BI):
-                    d_w = tl.zeros([BP, BD], tl.float32)
-                    for r in tl.static_range(R):
-                        row = ()
-                        for k in tl.static_range(D // R):
-                            row = row + (d_votes[(r * (D // R) + k) * BI + e],)
-                        narrow = _stack(row, D // R, BD, BB).to(TYPE)
-                        new_d_u = new_d_u + (tl.dot(narrow, tl.trans(weights[e]), d_u[e * R + r], input_precision="ieee"),)
-                        d_w = tl.dot(rows[e][r], narrow, d_w, input_precision="ieee")
-                    place = split * tl.num_programs(0) + chunk if SHARED else split * I + first + e
-                    p_d_w = p_d_weight + (place.to(tl.int64) * J + j) * ((P // R) * (D // R)) + at_w
-                    # what is done again at the end must not be added again.
-                    new = (own == 0) & (((index == 0) & (e == 0)) | (not SHARED))
-                    add(p_d_w, d_w, w_mask & (first + e < I), new)
-                d_u = new_d_u
-            for e in tl.static_range(BI):
-                at = block.to(tl.int64) * I + tl.minimum(first + e, I - 1)
                 for r in tl.static_range(R):
-                    p_d_u = p_d_poses + at * (P * BB) + r * ((P // R) * BB) + at_u
-                    tl.store(p_d_u, tl.trans(d_u[e * R + r]), mask=p[:, None] < P // R)
-                tl.store(p_d_active + at * BB + s, d_active[e])
+                    row = ()
+                    for k in tl.static_range(D // R):
+                        row = row + (d_votes[r * (D // R) + k],)
+                    narrow = _stack(row, D // R, BD, BB).to(TYPE)
+                    new_d_u = new_d_u + (tl.dot(narrow, tl.trans(weights), d_u[r], input_precision="ieee"),)
+                    d_w = tl.dot(rows[r], narrow, d_w, input_precision="ieee")
+                d_u = new_d_u
+                p_d_w = p_d_weight + (place * J + j) * ((P // R) * (D // R)) + at_w
+                add(p_d_w, d_w, w_mask, (own == 0) & ((index == 0) | (not SHARED)))
+            for r in tl.static_range(R):
+                p_d_u = p_d_poses + at * (P * BB) + r * ((P // R) * BB) + at_u
+                tl.store(p_d_u, tl.trans(d_u[r]), mask=p[:, None] < P // R)
+            tl.store(p_d_active + at * BB + s, d_active)
