@@ -62,7 +62,7 @@ class Plan:
     """Tiles of the kernels and padded pose sizes.
 
     Attributes:
-        fixed: of sums with given couplings.
+        uniform: of sums with one coupling for all.
         sums: of the other sums.
         gradients: of the gradients.
         few: of the sums where registers hold all upper capsules: one tile for each program, or several; None if they do not.
@@ -70,7 +70,7 @@ class Plan:
         BD: values of an upper pose.
     """
 
-    fixed: Tiles
+    uniform: Tiles
     sums: Tiles
     gradients: Tiles
     few: tuple[Tiles, Tiles] | None
@@ -103,20 +103,21 @@ def plan(B: int, I: int, J: int, P: int, D: int, *, width: int, there: int) -> P
         tile = lower * BP * BD * width
         return 3 if tile <= 1 << 13 else 2 if tile <= 1 << 14 else 1
 
-    sums = fixed = Tiles(BB, BI, num_stages=stages(BI))
-    wide = max(4, 256 // BP)
+    sums = uniform = Tiles(BB, BI, num_stages=stages(BI))
+    blocks, wide = -(-B // BB), max(4, 256 // BP)
     # large tiles are faster where there are enough of them for the whole device.
-    if -(-I // wide) * -(-B // BB) >= there:
-        fixed = Tiles(BB, wide, num_stages=stages(wide))
+    if width == 2 and -(-I // wide) * blocks >= there:
+        uniform = Tiles(BB, wide, num_stages=stages(wide))
     gradients = Tiles(min(32, BB), BI, num_stages=stages(BI))
+    if BP <= 16 and BD == 16:
+        large = Tiles(BB, BI, num_stages=3 if width == 2 else 2, maxnreg=255, resident=2)
+        # float32 takes three products for one, so that it is worth a second program for every tile.
+        enough = large.resident * there <= -(-I // BI) * (1 if width == 2 else blocks)
+        gradients = large if enough else Tiles(min(32, BB), max(4, BI // 2), num_warps=2, resident=6)
     few = None
-    if width == 2 and BP == 8 and BD == 16:
-        large = Tiles(BB, BI, maxnreg=255, resident=2)
-        enough = large.resident * there <= -(-I // BI)
-        gradients = large if enough else Tiles(min(32, BB), BI // 2, num_warps=2, resident=6)
-        if J <= 10:
-            few = Tiles(BB, BI, num_stages=2), Tiles(BB, BI, num_stages=2, maxnreg=255, resident=2)
-    return Plan(fixed=fixed, sums=sums, gradients=gradients, few=few, BP=BP, BD=BD)
+    if width == 2 and BP == 8 and BD == 16 and J <= 10:
+        few = Tiles(BB, BI, num_stages=2), Tiles(BB, BI, num_stages=2, maxnreg=255, resident=2)
+    return Plan(uniform=uniform, sums=sums, gradients=gradients, few=few, BP=BP, BD=BD)
 
 
 def precision() -> str:
@@ -191,7 +192,7 @@ class _Job:
         mean: Tensor | None = None,
     ) -> Tensor:
         """Return what each program sums, [chunks, B, J, D]."""
-        of, few = (self.plan.fixed if kind == "fixed" else self.plan.sums), False
+        of, few = (self.plan.uniform if kind == "fixed" and given is None else self.plan.sums), False
         blocks = -(-self.B // of.BB)
         chunks, tiles = of.split(-(-self.I // of.BI), blocks, self.device)
         if self.plan.few is not None and (kind == "pull" or (kind == "agree" and tiles == 1)):

@@ -280,8 +280,9 @@ def em_op(
             level = levels[t - 1] if t else active
             finish(t, job.sums("step" if t else "first", before, before, level=level), before, once_more=False)
             # where the mean has moved far, the squares are summed once more, around it.
-            sums = job.sums("spread" if t else "first", before, fit, total=totals[t], level=level, again=again)
-            finish(t, sums, fit, once_more=True)
+            # no name holds the sums: memory has room for those of one pass, not of two.
+            kind = "spread" if t else "first"
+            finish(t, job.sums(kind, before, fit, total=totals[t], level=level, again=again), fit, once_more=True)
         return [_first_samples(fits[-1, :, :, 0], samples), _first_samples(all_odds[-1], samples), *kept]
 
 
@@ -348,6 +349,7 @@ def em_backward_op(
             if t + 1 < T:
                 fit, after = (Fit(fits[k], constants[k]) for k in (t + 1, t + 2))
                 pull = Fit(pulls[t + 1], alphas[t + 1])
+                del parts  # before there are others
                 parts, _ = job.sums("pull", fit, after, pull=pull, total=totals[t + 1], level=levels[t], mean=means[t])
             grid, const = job.over_rows(len(parts))
             turn_kernel[grid](
