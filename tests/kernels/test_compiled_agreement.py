@@ -156,7 +156,7 @@ def test_it_is_taken_with_and_without_couplings_and_gives_the_same_bits() -> Non
     [
         ({"num_iters": 1}, "num_iters=1 is one matrix product"),
         ({"dtype": torch.float64}, "dtype is float64; it needs float32"),
-        ({"B": 1}, "B is 1; expected at least 2"),
+        ({"B": 3}, "B is 3; expected at least 4"),
         ({"I": 4}, r"B·I·J·D is 12800; expected at least 16384"),
         ({"shared": True}, "one weight serves all lower capsules"),
         ({"rows": 2}, "rows=2; it needs vector poses"),

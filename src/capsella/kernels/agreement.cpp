@@ -279,30 +279,28 @@ void capsella_agreement(const Sizes *sizes, int64_t threads, int64_t kind, const
   const Sizes &z = *sizes;
   const int64_t all = z.blocks() * z.above();
   float *u = room, *partial = u + z.blocks() * z.I * z.lower(), *running = partial + z.chunks * all, *owns = running + all;
-  Team::run(threads, [&](Team &team, int64_t rank) {
-    float *own = owns + rank * z.own();
-    for (int64_t t = 0; t < z.T; ++t) {
-      team.each(z.chunks, [&](int64_t chunk) {
-        float *into = partial + chunk * all, *kept = t && history ? history + (t - 1) * z.pairs() : nullptr;
-        std::memset(into, 0, sizeof(float) * all);
-        if (t == 0) {
-          pack(z, poses, chunk, u);
-          first_pass(z, u, weight, couplings, chunk, into);
-        } else {
-          pass(z, u, weight, prior, running, z.unit(), nullptr, nullptr, kept, chunk, into, own);
-        }
-      });
-      team.each(z.units(), [&](int64_t unit) {
-        const int64_t n = unit / z.J, j = unit % z.J;
-        float *total = gather(z, partial, unit), *s = sums + t * all + unit * z.unit(), *S = running + unit * z.unit();
-        for (int64_t k = 0; k < z.unit(); ++k) s[k] = bias ? total[k] + bias[j * z.D + k / L] : total[k];
-        squash(z.D, kind, s, nullptr, total);
-        for (int64_t k = 0; k < z.unit(); ++k) S[k] = t ? S[k] + total[k] : total[k];
-        for (int64_t l = 0; t + 1 == z.T && l < std::min<int64_t>(L, z.B - n * L); ++l)
-          for (int64_t d = 0; d < z.D; ++d) above[((n * L + l) * z.J + j) * z.D + d] = total[d * L + l];
-      });
-    }
-  });
+  Team team(threads);
+  for (int64_t t = 0; t < z.T; ++t) {
+    team.each(z.chunks, [&](int64_t rank, int64_t chunk) {
+      float *into = partial + chunk * all, *kept = t && history ? history + (t - 1) * z.pairs() : nullptr;
+      std::memset(into, 0, sizeof(float) * all);
+      if (t == 0) {
+        pack(z, poses, chunk, u);
+        first_pass(z, u, weight, couplings, chunk, into);
+      } else {
+        pass(z, u, weight, prior, running, z.unit(), nullptr, nullptr, kept, chunk, into, owns + rank * z.own());
+      }
+    });
+    team.each(z.units(), [&](int64_t, int64_t unit) {
+      const int64_t n = unit / z.J, j = unit % z.J;
+      float *total = gather(z, partial, unit), *s = sums + t * all + unit * z.unit(), *S = running + unit * z.unit();
+      for (int64_t k = 0; k < z.unit(); ++k) s[k] = bias ? total[k] + bias[j * z.D + k / L] : total[k];
+      squash(z.D, kind, s, nullptr, total);
+      for (int64_t k = 0; k < z.unit(); ++k) S[k] = t ? S[k] + total[k] : total[k];
+      for (int64_t l = 0; t + 1 == z.T && l < std::min<int64_t>(L, z.B - n * L); ++l)
+        for (int64_t d = 0; d < z.D; ++d) above[((n * L + l) * z.J + j) * z.D + d] = total[d * L + l];
+    });
+  }
 }
 
 // ∂L/∂above [B, J, D], ∂L/∂history or null, and what the forward pass took and kept -> gradients; the bias's as [N, J, D].
@@ -316,51 +314,50 @@ void capsella_agreement_backward(const Sizes *sizes, int64_t threads, int64_t ki
   float *vectors = steps + (z.T - 1) * z.pairs(), *turned = vectors + z.units() * K * z.unit();
   float *owns = turned + z.units() * K * L * z.wide();
   const Last last{u, weight, couplings, history, steps, vectors, turned, has_prior != 0, d_poses, d_weight, d_prior};
-  Team::run(threads, [&](Team &team, int64_t rank) {
-    float *own = owns + rank * z.own();
-    // vectors of a unit: G of iterations 1…T, then S of iterations 2…T.
-    team.each(z.units(), [&](int64_t unit) {
-      const int64_t n = unit / z.J, j = unit % z.J;
-      float *x = vectors + unit * K * z.unit(), *pull = back + unit * z.unit();
-      for (int64_t t = 0; t + 1 < z.T; ++t) {
-        float *S = x + (z.T + t) * z.unit();
-        squash(z.D, kind, sums + t * all + unit * z.unit(), nullptr, S);
-        for (int64_t k = 0; t > 0 && k < z.unit(); ++k) S[k] += S[k - z.unit()];
-      }
-      for (int64_t k = 0; k < z.unit(); ++k) {
-        const int64_t b = n * L + k % L;
-        pull[k] = b < z.B ? d_above[(b * z.J + j) * z.D + k / L] : 0.0f;
-      }
-      squash(z.D, kind, sums + (z.T - 1) * all + unit * z.unit(), pull, x + (z.T - 1) * z.unit());
-      std::memset(pull, 0, sizeof(float) * z.unit());
-    });
-    for (int64_t t = z.T - 1; t > 0; --t) {
-      team.each(z.chunks, [&](int64_t chunk) {
-        float *into = partial + chunk * all;
-        std::memset(into, 0, sizeof(float) * all);
-        if (t == z.T - 1) pack(z, poses, chunk, u);
-        const int64_t at = (t - 1) * z.pairs();
-        const float *more = d_history ? d_history + at : nullptr;
-        pass(z, u, weight, nullptr, vectors + t * z.unit(), K * z.unit(), history + at, more, steps + at, chunk, into, own);
-      });
-      team.each(z.units(), [&](int64_t unit) {
-        float *x = vectors + unit * K * z.unit(), *pull = back + unit * z.unit(), *total = gather(z, partial, unit);
-        for (int64_t k = 0; k < z.unit(); ++k) pull[k] += total[k];
-        squash(z.D, kind, sums + (t - 1) * all + unit * z.unit(), pull, x + (t - 1) * z.unit());
-        if (t > 1) return;
-        float *y = turned + unit * K * L * z.wide();
-        for (int64_t k = 0; k < K; ++k)
-          for (int64_t l = 0; l < L; ++l)
-            for (int64_t d = 0; d < z.wide(); ++d) y[(k * L + l) * z.wide() + d] = d < z.D ? x[(k * z.D + d) * L + l] : 0.0f;
-        for (int64_t d = 0; d < z.D; ++d) {
-          float sum = 0;
-          for (int64_t k = 0; k < z.T; ++k) sum += across(Block::load(x + (k * z.D + d) * L));
-          d_bias[unit * z.D + d] = sum;
-        }
-      });
+  Team team(threads);
+  // vectors of a unit: G of iterations 1…T, then S of iterations 2…T.
+  team.each(z.units(), [&](int64_t, int64_t unit) {
+    const int64_t n = unit / z.J, j = unit % z.J;
+    float *x = vectors + unit * K * z.unit(), *pull = back + unit * z.unit();
+    for (int64_t t = 0; t + 1 < z.T; ++t) {
+      float *S = x + (z.T + t) * z.unit();
+      squash(z.D, kind, sums + t * all + unit * z.unit(), nullptr, S);
+      for (int64_t k = 0; t > 0 && k < z.unit(); ++k) S[k] += S[k - z.unit()];
     }
-    team.each(z.chunks, [&](int64_t chunk) { last_pass(z, last, chunk, own); });
+    for (int64_t k = 0; k < z.unit(); ++k) {
+      const int64_t b = n * L + k % L;
+      pull[k] = b < z.B ? d_above[(b * z.J + j) * z.D + k / L] : 0.0f;
+    }
+    squash(z.D, kind, sums + (z.T - 1) * all + unit * z.unit(), pull, x + (z.T - 1) * z.unit());
+    std::memset(pull, 0, sizeof(float) * z.unit());
   });
+  for (int64_t t = z.T - 1; t > 0; --t) {
+    team.each(z.chunks, [&](int64_t rank, int64_t chunk) {
+      float *into = partial + chunk * all;
+      std::memset(into, 0, sizeof(float) * all);
+      if (t == z.T - 1) pack(z, poses, chunk, u);
+      const int64_t at = (t - 1) * z.pairs();
+      const float *more = d_history ? d_history + at : nullptr;
+      float *own = owns + rank * z.own();
+      pass(z, u, weight, nullptr, vectors + t * z.unit(), K * z.unit(), history + at, more, steps + at, chunk, into, own);
+    });
+    team.each(z.units(), [&](int64_t, int64_t unit) {
+      float *x = vectors + unit * K * z.unit(), *pull = back + unit * z.unit(), *total = gather(z, partial, unit);
+      for (int64_t k = 0; k < z.unit(); ++k) pull[k] += total[k];
+      squash(z.D, kind, sums + (t - 1) * all + unit * z.unit(), pull, x + (t - 1) * z.unit());
+      if (t > 1) return;
+      float *y = turned + unit * K * L * z.wide();
+      for (int64_t k = 0; k < K; ++k)
+        for (int64_t l = 0; l < L; ++l)
+          for (int64_t d = 0; d < z.wide(); ++d) y[(k * L + l) * z.wide() + d] = d < z.D ? x[(k * z.D + d) * L + l] : 0.0f;
+      for (int64_t d = 0; d < z.D; ++d) {
+        float sum = 0;
+        for (int64_t k = 0; k < z.T; ++k) sum += across(Block::load(x + (k * z.D + d) * L));
+        d_bias[unit * z.D + d] = sum;
+      }
+    });
+  }
+  team.each(z.chunks, [&](int64_t rank, int64_t chunk) { last_pass(z, last, chunk, owns + rank * z.own()); });
 }
 
 }  // extern "C"

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <thread>
-#include <vector>
 
 // arrays of vectors stay in registers only where every loop over them is unrolled.
 #define UNROLL _Pragma("GCC unroll 16")
@@ -72,40 +72,57 @@ struct Sizes {
   int64_t own() const { return 2 * above() + J * L + vectors() * L + lower(); }
 };
 
-// Threads that go through one program and meet after every part of it.
+// A thread and its helpers, who take pieces of what it does. Nobody waits for a helper that has taken none: where other threads
+// keep the processors busy, one may come late or never, and has nothing to do then.
 class Team {
  public:
-  template <class Program> static void run(int64_t wanted, const Program &program) {
-    Team team;
-    std::vector<std::thread> others;
+  explicit Team(int64_t wanted) : work_(std::make_shared<Work>()) {
     try {
-      for (int64_t k = 1; k < wanted; ++k)
-        others.emplace_back([&team, &program, k] {
-          while (team.size_.load() == 0) std::this_thread::yield();
-          program(team, k);
-        });
+      for (int64_t rank = 1; rank < wanted; ++rank)
+        std::thread([work = work_, rank] {
+          while (!work->over.load())
+            if (!work->help(rank)) std::this_thread::yield();
+        }).detach();
     } catch (...) {
       // a system that gives fewer threads than asked for has the work done by those.
     }
-    team.size_.store(static_cast<int64_t>(others.size()) + 1);
-    program(team, 0);
-    for (auto &other : others) other.join();
   }
+  ~Team() { work_->over.store(true); }
+  Team(const Team &) = delete;
 
-  template <class Part> void each(int64_t count, const Part &part) {
-    const int64_t round = round_.load();
-    for (int64_t k; (k = next_.fetch_add(1)) < count;) part(k);
-    if (waiting_.fetch_add(1) + 1 == size_.load()) {
-      next_.store(0);
-      waiting_.store(0);
-      round_.store(round + 1);
-    } else {
-      while (round_.load() == round) std::this_thread::yield();
-    }
+  // Do piece(rank, k) for every k below count, in any order; rank says who does it.
+  template <class Piece> void each(int64_t count, const Piece &piece) {
+    work_->count = count;
+    work_->piece = &piece;
+    work_->act = [](const void *any, int64_t rank, int64_t k) { (*static_cast<const Piece *>(any))(rank, k); };
+    work_->done.store(0);
+    work_->left.store(count);  // from here on pieces can be taken
+    work_->help(0);
+    while (work_->done.load() < count) std::this_thread::yield();
   }
 
  private:
-  std::atomic<int64_t> size_{0}, next_{0}, waiting_{0}, round_{0};
+  struct Work {
+    std::atomic<int64_t> left{0}, done{0};
+    std::atomic<bool> over{false};
+    int64_t count = 0;
+    const void *piece = nullptr;
+    void (*act)(const void *, int64_t, int64_t) = nullptr;
+
+    // Take pieces while there are any; whether there was one.
+    bool help(int64_t rank) {
+      bool helped = false;
+      for (int64_t mine = left.load(); mine > 0;) {
+        if (!left.compare_exchange_weak(mine, mine - 1)) continue;
+        act(piece, rank, count - mine);
+        done.fetch_add(1);
+        helped = true;
+        mine = left.load();
+      }
+      return helped;
+    }
+  };
+  std::shared_ptr<Work> work_;  // a helper that comes late finds it still there
 };
 
 // e^x for x ≤ 0 to about one unit in the last place (Cephes' polynomial); zero where that is no normal number; NaN stays NaN.

@@ -29,12 +29,14 @@ from capsella.shapes import Poses, dims
 
 SOURCE, HEADER = (Path(__file__).with_name(name) for name in ("agreement.cpp", "agreement.h"))
 LANES = 16
+# values of a weight for each sample: with more of them the reference, which has no idle lanes, is faster.
+_PER_SAMPLE = 32
 # the library numbers them in this order.
 SQUASHES = ("sabour", "exp", "none")
 # chunks of lower capsules, each of which has sums of its own; at least so many in one.
 _MOST_CHUNKS, _LEAST_CAPSULES = 32, 8
-# multiply-adds of one pass that are worth a thread; votes that are worth seconds of building.
-_WORTH_A_THREAD, _WORTH_A_BUILD = 1 << 20, 1 << 14
+# multiply-adds of one pass that are worth a thread, lanes without a sample included; votes that are worth seconds of building.
+_WORTH_A_THREAD, _WORTH_A_BUILD = 1 << 23, 1 << 14
 
 
 def agreement(
@@ -107,11 +109,11 @@ def refuse(call: Call) -> list[str]:
         reasons.append("one weight serves all lower capsules, which needs no votes at all")
     if call.options.get("num_iters") == 1:
         reasons.append("num_iters=1 is one matrix product")
-    B = call.sizes["B"]
+    B, least = call.sizes["B"], min(LANES, max(2, call.sizes["P"] * call.sizes["D"] // _PER_SAMPLE))
     if is_open(B):
-        reasons.append("B is not fixed; expected a number of at least 2")
-    elif B < 2:
-        reasons.append(f"B is {B}; expected at least 2, below which most lanes are idle")
+        reasons.append(f"B is not fixed; expected a number of at least {least}")
+    elif least > B:
+        reasons.append(f"B is {B}; expected at least {least}, below which most lanes are idle")
     if reasons := reasons + few_votes(call, least=_WORTH_A_BUILD, least_shared=_WORTH_A_BUILD):
         return reasons
     trouble = _trouble()
@@ -123,7 +125,8 @@ def _sizes(poses: Tensor, weight: Tensor, num_iters: int) -> tuple[Any, int]:
     (B, I, P), (_, J, _, D) = poses.shape, weight.shape
     chunk = max(_LEAST_CAPSULES, -(-I // _MOST_CHUNKS))
     chunks = -(-I // chunk)
-    threads = min(torch.get_num_threads(), chunks, max(1, B * I * J * P * D // _WORTH_A_THREAD))
+    work = -(-B // LANES) * LANES * I * J * P * D
+    threads = min(torch.get_num_threads(), chunks, max(1, work // _WORTH_A_THREAD))
     return ctypes.byref((ctypes.c_int64 * 7)(B, I, J, P, D, num_iters, chunks)), threads
 
 
