@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -36,6 +38,22 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _library() -> None:
+    """Load the library that routing builds from the user's cache: in a cache of its own, a test would build it again."""
+    from capsella.kernels import compiled_agreement
+
+    compiled_agreement._library()
+
+
+@pytest.fixture
+def own_litter() -> Iterator[None]:
+    """Let a benchmark, which collects garbage before every reading, look through what it made and not all that is loaded."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture
 def registry() -> Iterator[None]:
     """Put routing's two registries back as they were."""
@@ -48,13 +66,20 @@ def registry() -> Iterator[None]:
     IMPLEMENTATIONS[:] = implementations
 
 
+@pytest.fixture(scope="session")
+def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return new folders: pytest would look through all that there are to number one more."""
+    folder = tmp_path_factory.mktemp("caches")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def _own_cache(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def _own_cache(_caches: Iterator[Path], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Keep tests of data out of the user's folders."""
     if "tests/data" in str(request.path.as_posix()) or "tests/cli" in str(request.path.as_posix()):
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        cache = next(_caches)
+        cache.mkdir()
+        monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
         monkeypatch.delenv("CAPSELLA_DATA", raising=False)
 
 

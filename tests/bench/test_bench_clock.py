@@ -7,6 +7,8 @@ import torch
 
 from capsella.bench.clock import CLOCK, EVENTS, GRAPH, Times, peak_memory, time_all, time_as_it_runs
 
+pytestmark = pytest.mark.usefixtures("own_litter")
+
 CPU = torch.device("cpu")
 MIB = 1 << 20
 

@@ -13,6 +13,8 @@ from capsella.bench import attention, growth
 from capsella.bench.problems import Problem
 from capsella.bench.routing import BOTH, RoutingReading, Speeds
 
+pytestmark = pytest.mark.usefixtures("own_litter")
+
 CPU = torch.device("cpu")
 
 

@@ -14,6 +14,8 @@ from capsella.routing import Implementation, Routed
 from capsella.routing.dispatch import register_implementation
 from capsella.testing import PAPERS, SMALL, Case
 
+pytestmark = pytest.mark.usefixtures("own_litter")
+
 CPU = torch.device("cpu")
 SPEEDS = bench.Speeds(copy=1e9, products={"float32": 1e12, "bfloat16": 1e12, "mixed": 1e12})
 PLAIN = Problem("uniform", SMALL[0], "float32")

@@ -12,6 +12,8 @@ from capsella.bench import epoch, step
 from capsella.data.tensors import from_tensors
 from capsella.errors import DataError, RunError
 
+pytestmark = pytest.mark.usefixtures("own_litter")
+
 CPU = torch.device("cpu")
 TINY = step.Job("capsnet_small", 28, 2, "float32", {"reconstruction": "none"})
 

@@ -14,6 +14,8 @@ from capsella.bench.timing import WrongValues
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data"))
 from made_files import use_as_mnist, write_mnist
 
+pytestmark = pytest.mark.usefixtures("own_litter")
+
 
 def run(*arguments: str) -> tuple[int, str, str]:
     return in_process("bench", *arguments)

@@ -5,26 +5,29 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
+from capsella import routing
 from capsella.data.places import cache_folder
-from capsella.kernels import compiler
+from capsella.kernels import compiled_agreement, compiler
 from capsella.kernels.compiler import BuildError, find_compiler, load
+from capsella.routing.dispatch import choices
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "train"))
+from run_harness import Child
 
 needs_compiler = pytest.mark.skipif(not find_compiler(), reason="there is no C++ compiler")
 
-# routes twice in each environment, in a process that has not looked for a compiler yet, and says which implementation ran;
-# the processes are forked, since importing takes longer than everything else.
-ROUTE = """
-import json, os, sys, warnings, torch
-from capsella import routing
-from capsella.routing.dispatch import choices
+Answer = tuple[str, list[str], str]
 
-def route():
+
+def route() -> Answer:
+    """Route twice; return which implementation ran, what was said of kernels, and the verdicts on all."""
     poses, weight = torch.randn(16, 240, 8), torch.randn(240, 10, 8, 16)
     with warnings.catch_warnings(record=True) as said, choices() as made:
         warnings.simplefilter("always")
@@ -33,21 +36,10 @@ def route():
     kernels = [str(one.message) for one in said if "kernel" in str(one.message)]
     return made[-1][1].name, kernels, routing.explain("agreement", poses, weight, need_couplings=False)
 
-torch.manual_seed(0)
-for environment in json.loads(sys.argv[1]):
-    if child := os.fork():
-        assert os.waitpid(child, 0)[1] == 0
-    else:
-        os.environ.update(environment)
-        print(json.dumps(route()), flush=True)
-        os._exit(0)
-"""
-Answer = tuple[str, list[str], str]
-
 
 @pytest.fixture(scope="module")
 def routed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
-    """Return the implementation, the warnings and the verdicts where there is no compiler, a broken one, and no cache."""
+    """Return the answers of processes that look for a compiler where there is none, a broken one, and no cache."""
     folder = tmp_path_factory.mktemp("routed")
     (folder / "file").write_text("a file, not a folder")
     environments = {
@@ -55,10 +47,17 @@ def routed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
         "a broken compiler": {"XDG_CACHE_HOME": str(folder / "two"), "CXX": "false"},
         "no cache": {"XDG_CACHE_HOME": str(folder / "file")},
     }
-    command = [sys.executable, "-c", ROUTE, json.dumps(list(environments.values()))]
-    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=True)
-    answers = [tuple(json.loads(line)) for line in done.stdout.splitlines()]
-    return dict(zip(environments, answers, strict=True))
+
+    def answer(name: str) -> None:
+        os.environ.update(environments[name])
+        # as in a process that has not looked for a compiler yet.
+        compiled_agreement._library.cache_clear()
+        (folder / name).write_text(json.dumps(route()))
+
+    for name in environments:
+        child = Child(lambda name=name: answer(name))
+        assert child.wait() == 0, child.said
+    return {name: tuple(json.loads((folder / name).read_text())) for name in environments}
 
 
 @pytest.fixture
@@ -115,16 +114,12 @@ def test_a_file_that_is_no_library_is_an_error_of_one_line(source: Path) -> None
 
 @needs_compiler
 def test_processes_may_build_at_the_same_time(source: Path, tmp_path: Path) -> None:
+    def build() -> None:
+        raise SystemExit(load(source, [], find_compiler()).twice(4))
+
     # forked from one that has imported everything: they begin at the same moment.
-    code = (
-        "import os, sys; from pathlib import Path; from capsella.kernels.compiler import *\n"
-        "def build():\n"
-        "    os._exit(load(Path(sys.argv[1]), [], find_compiler()).twice(4))\n"
-        "children = [os.fork() or build() for _ in range(3)]\n"
-        "print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(source)], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["8"] * 3, done.stderr
+    children = [Child(build) for _ in range(3)]
+    assert [child.wait() for child in children] == [8] * 3, [child.said for child in children]
     assert len(made(tmp_path)) == 1
 
 

@@ -23,6 +23,7 @@ if os.environ.get("TRITON_INTERPRET", "0") != "0":
 from kernel_cases import ALGORITHMS, MATRICES, TWICE, Problem  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 
+from capsella.bench.clock import peak_memory  # noqa: E402
 from capsella.kernels import fused, fused_agreement, fused_em  # noqa: E402
 from capsella.routing import Call  # noqa: E402
 from capsella.testing import PAPERS, Case  # noqa: E402
@@ -66,6 +67,14 @@ class Driver:
 Launcher = Callable[[Problem], list[Launch]]
 
 
+def inputs_of(problem: Problem) -> dict[str, torch.Tensor]:
+    """Draw a problem's inputs; where it is mixed, the weight alone stays float32."""
+    given = {key: value.to(problem.dtype).requires_grad_() for key, value in problem.inputs().items()}
+    if problem.mixed:
+        given["weight"] = given["weight"].detach().float().requires_grad_()
+    return given
+
+
 def launcher(monkeypatch: pytest.MonkeyPatch, build: Callable[..., Any]) -> Launcher:
     """Return a function that runs a problem forward and backward and lists what was launched."""
     launches: list[Launch] = []
@@ -88,10 +97,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch, build: Callable[..., Any]) -> Laun
 
     def run(problem: Problem) -> list[Launch]:
         launches.clear()
-        given = {key: value.to(problem.dtype).requires_grad_() for key, value in problem.inputs().items()}
-        if problem.mixed:
-            given["weight"] = given["weight"].detach().float().requires_grad_()
-        results = replace(problem, mixed=False).tested()(**given)
+        results = replace(problem, mixed=False).tested()(**inputs_of(problem))
         torch.autograd.backward([result.sum() for result in results])
         return list(launches)
 
@@ -207,3 +213,18 @@ def test_sums_are_split_over_all_multiprocessors(algorithm: str, planned: Launch
     launches = planned(Problem(algorithm, replace(CAPSNET, I=1152, J=2), TWICE, optional=False))
     for launch in (*of_kernel(launches, "sums_kernel"), *of_kernel(launches, "gradients_kernel")):
         assert math.prod(launch.grid) >= MULTIPROCESSORS, launch
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("algorithm", ["agreement", "em"])
+def test_little_memory_is_asked_for_beside_inputs_results_and_gradients(algorithm: str, mixed: bool, planned: Launcher) -> None:
+    problem = Problem(algorithm, replace(CAPSNET, I=1152), dtype=torch.bfloat16, mixed=mixed, optional=False)
+    given = inputs_of(problem)
+    run = replace(problem, mixed=False).tested()
+    results = run(**given)
+    least = sum(2 * tensor.nbytes for tensor in (*given.values(), *results))
+
+    def act() -> None:
+        torch.autograd.grad(run(**given), list(given.values()), [torch.ones_like(result) for result in results])
+
+    assert peak_memory(act, torch.device("cpu")) <= 2 * least

@@ -167,13 +167,15 @@ def by_hand(path: str, x: Tensor, tensors: Iterator[Tensor], *, training: bool) 
     return x
 
 
-def shake(model: Model) -> None:
-    """Draw every tensor anew: biases and running statistics that start at 0 and 1 would hide the order of layers."""
+def shaken(model: Model) -> Model:
+    """Draw every tensor anew, in float64: biases and statistics that start at 0 and 1 would hide the order of layers."""
+    model = model.double()
     for name, tensor in model.state_dict().items():
         if name.endswith("running_var"):
             tensor.uniform_(0.5, 2)
         elif tensor.is_floating_point():
             tensor.normal_(std=tensor[0].numel() ** -0.5 if tensor.ndim > 1 else 0.5)
+    return model
 
 
 def small(name: str) -> Model:
@@ -186,18 +188,17 @@ def test_every_model_is_in_every_table() -> None:
 
 def assert_path(model: Model, path: str) -> None:
     """Compare with what enters the first routing layer of a capsule net, with the scores of another."""
-    model = model.double()
-    shake(model)
-    images = torch.randn(3, *model.image_shape, dtype=torch.float64)
+    images = torch.randn(2, *model.image_shape, dtype=torch.float64)
     left = iter({key: value.clone() for key, value in model.state_dict().items()}.items())  # training moves statistics
     is_capsule_net, entering = isinstance(model, CapsuleNet), []
-    if is_capsule_net:
-        model.layers[0].register_forward_pre_hook(lambda _, args: entering.append(args[0]))
+    watched = model.layers[0] if is_capsule_net else model
+    hook = watched.register_forward_pre_hook(lambda _, args: entering.append(args[0]))
     with torch.no_grad():
         torch.manual_seed(1)  # of the dropout
         expected = by_hand(path, images, (tensor for _, tensor in left), training=model.training)
         torch.manual_seed(1)
         scores = model(images).scores
+    hook.remove()
     result = entering[0] if is_capsule_net else scores
     if isinstance(result, Routed):
         result = torch.cat([result.poses, result.activations[..., None]], dim=-1)
@@ -205,15 +206,22 @@ def assert_path(model: Model, path: str) -> None:
     assert all(key.startswith(("layers.", "decoder.") if is_capsule_net else "decoder.") for key, _ in left)
 
 
+@pytest.fixture(scope="module", params=list_models())
+def named(request: pytest.FixtureRequest) -> tuple[str, Model]:
+    """Return a name and its model, drawn once for both modes."""
+    torch.manual_seed(0)
+    return request.param, shaken(small(request.param))
+
+
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("name", list_models())
-def test_images_become_scores_or_primary_capsules_as_written(name: str, training: bool) -> None:
-    assert_path(small(name).train(training), PATHS[name])
+def test_images_become_scores_or_primary_capsules_as_written(named: tuple[str, Model], training: bool) -> None:
+    name, model = named
+    assert_path(model.train(training), PATHS[name])
 
 
 def test_mitterreiter2023_s_cifar10_backbone_normalises_before_its_relu() -> None:
     block = "conv 128 3 2, norm, relu"
-    assert_path(create_model("parse_capsnet", backbone="cifar10").eval(), f"{block}, {block}, depthwise, row 8, exp")
+    assert_path(shaken(create_model("parse_capsnet", backbone="cifar10")).eval(), f"{block}, {block}, depthwise, row 8, exp")
 
 
 def settings(layer: RoutingLayer) -> Layer:

@@ -63,8 +63,8 @@ CASES: dict[str, dict[str, Any]] = {
     "quadratic ascent": {"make": QUADRATIC, "data": tiny_data(9), "coupling_optimiser": "ascent", "coupling_penalty": 0.5},
     "own net": {"make": partial(tiny_model, "convnet_small"), "data": tiny_data(9)},
 }
-# long enough for the processes to ask each other whether to stop; without BatchNorm, with dropout.
-LONG: dict[str, Any] = {"make": partial(tiny_model, "convnet_fc512", side=17), "data": tiny_data(9, side=17), "epochs": 8}
+# 15 steps, long enough for the processes to ask each other whether to stop; without BatchNorm, with dropout.
+LONG: dict[str, Any] = {"make": partial(tiny_model, "convnet_fc512", side=17), "data": tiny_data(9, side=17), "epochs": 5}
 
 
 def run_case(name: str, folder: Path) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from capsella.data import ImageData, from_tensors
 from capsella.models import Model, create_model
 from capsella.train import Interrupted, Run
 from capsella.train.checkpoint import Checkpoint, read_newest
+from capsella.train.processes import fabric_package
 from capsella.train.step import Stepper
 
 SIDE = 21
@@ -119,6 +121,12 @@ def assert_same_run(found: Path, expected: Path) -> None:
     assert other.weights, "nothing was compared"
 
 
+def load() -> None:
+    """Load what the first step of a run loads, so that processes that are forked from this one need not, each anew."""
+    importlib.import_module("torch._dynamo")
+    fabric_package()
+
+
 class Child:
     """A function in a forked process, which costs no new interpreter.
 
@@ -129,6 +137,7 @@ class Child:
     def __init__(self, act: Callable[[], object]) -> None:
         self.code: int | None = None
         self._text = ""
+        load()
         sys.stdout.flush()
         sys.stderr.flush()
         # a pipe, which is no file: what a process says does not depend on what it may write.

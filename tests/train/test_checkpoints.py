@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import torch
 
+from capsella.cli.main import main
 from capsella.errors import RunError
 from capsella.train import CheckpointError, Run
 from capsella.train.checkpoint import FORMAT, read_checkpoint, read_newest, write_checkpoint
@@ -332,17 +333,31 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(tmp_path
 # signals and other writers ---------------------------------------------------------------------------------------------------
 
 
+SETTINGS = ("--epochs", "1", "--batch-size", "64", "--lr", "0.005", "--device", "cpu", "-s", "log_every=10")
+NEW = ("train", "sign_capsnet", "--data", "sign", *SETTINGS, "--out")
+
+
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run of the program that no signal reached."""
+    folder = tmp_path_factory.mktemp("program")
+
+    def act() -> None:
+        os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+        main([*NEW, str(folder / "whole")])
+
+    child = Child(act)
+    assert child.wait() == 0, child.said
+    return folder / "whole"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_a_checkpoint_one_line_and_an_exit_code(
-    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, never_stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from capsella.cli.main import main
-
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run = tmp_path / "run"
-    settings = ["--epochs", "1", "--batch-size", "64", "--lr", "0.005", "--device", "cpu", "-s", "log_every=10"]
-    new = ["train", "sign_capsnet", "--data", "sign", *settings, "--out"]
-    child = Child(lambda: main([*new, str(run)]))
+    child = Child(lambda: main([*NEW, str(run)]))
     until(lambda: (run / "metrics.jsonl").exists() and len((run / "metrics.jsonl").read_bytes().splitlines()) >= 3)
     child.kill(number)
     assert child.wait() == 128 + number, child.said
@@ -354,9 +369,7 @@ def test_a_signal_is_a_checkpoint_one_line_and_an_exit_code(
     again = Child(lambda: main(["train", "--resume", str(run)]))
     assert again.wait() == 0, again.said
     assert f"going on after step {step}" in again.said
-    whole = Child(lambda: main([*new, str(tmp_path / "whole")]))
-    assert whole.wait() == 0, whole.said
-    assert_same_run(run, tmp_path / "whole")
+    assert_same_run(run, never_stopped)
 
 
 def test_a_second_signal_is_not_held_back(tmp_path: Path) -> None:

@@ -20,6 +20,13 @@ from run_harness import Child, until
 from together_harness import control_program
 
 
+class Hasty(subprocess.Popen[bytes]):
+    """A process that is waited for a moment where a daemon would get seconds."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        return super().wait(None if timeout is None else min(timeout, 0.1))
+
+
 def test_without_its_program_it_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert not service.is_installed()
@@ -50,7 +57,7 @@ def test_an_exception_stops_it_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_one_that_ignores_being_told_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     serve = f'touch "$CUDA_MPS_PIPE_DIRECTORY/control"; sleep 1000 & echo $! > {tmp_path}/server; wait'
     control_program(tmp_path, monkeypatch, f'if [ "$1" = -f ]; then {serve}; else sleep 1000; fi')
-    monkeypatch.setattr(service, "_END", 0.1)
+    monkeypatch.setattr(service.subprocess, "Popen", Hasty)
     with mps():
         until(lambda: (tmp_path / "server").exists() and (tmp_path / "server").read_text())
     server = (tmp_path / "server").read_text().strip()
@@ -126,7 +133,7 @@ def test_processes_that_cannot_be_started_are_said_and_nothing_is_left(
     started: list[subprocess.Popen[bytes]] = []
     folders: list[Path] = []
 
-    class Scarce(subprocess.Popen[bytes]):
+    class Scarce(Hasty):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             folders.append(Path(options["env"]["CUDA_MPS_PIPE_DIRECTORY"]).parent)
             if len(started) == works:
@@ -153,14 +160,13 @@ def test_one_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch, tm
     control_program(tmp_path, monkeypatch, '[ "$1" = -f ] && exec sleep 1000')
     started: list[subprocess.Popen[bytes]] = []
 
-    class Noted(subprocess.Popen[bytes]):
+    class Noted(Hasty):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             started.append(self)
 
     monkeypatch.setattr(service.subprocess, "Popen", Noted)
     monkeypatch.setattr(service, "_START", 0.1)
-    monkeypatch.setattr(service, "_END", 0.1)
     with pytest.raises(NoMps, match=r"^nvidia-cuda-mps-control did not start$"), mps():
         pass
     assert len(started) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -39,9 +40,32 @@ def normalised(**options: Any) -> nn.Module:
     return Normalised(**options)
 
 
-def assert_resumes(patch: pytest.MonkeyPatch, folder: Path, stops: tuple[int, ...], **options: Any) -> None:
-    """Train without a stop, and with a stop in the course of each of these steps; compare."""
-    train(folder / "whole", **options)
+@pytest.fixture(autouse=True)
+def _no_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare what is written without waiting until a disk has it; tests of checkpoints and of killed runs do wait."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+@pytest.fixture(scope="module")
+def unstopped(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that trains without a stop, once for all tests that ask for the same name."""
+    folder = tmp_path_factory.mktemp("unstopped")
+
+    def find(name: str, **options: Any) -> Path:
+        if not (folder / name).exists():
+            train(folder / name, **options)
+        return folder / name
+
+    return find
+
+
+def assert_resumes(
+    patch: pytest.MonkeyPatch, folder: Path, stops: tuple[int, ...], *, whole: Path | None = None, **options: Any
+) -> None:
+    """Train without a stop, if not done yet, and with a stop in the course of each of these steps; compare."""
+    if whole is None:
+        whole = folder / "whole"
+        train(whole, **options)
     done = 0
     for stop in stops:
         said = interrupted(patch, stop - done, folder / "parts", resume=done > 0, **options)
@@ -50,7 +74,7 @@ def assert_resumes(patch: pytest.MonkeyPatch, folder: Path, stops: tuple[int, ..
         assert not (folder / "parts" / "record.json").exists()
         done = stop
     train(folder / "parts", resume=True, **options)
-    assert_same_run(folder / "parts", folder / "whole")
+    assert_same_run(folder / "parts", whole)
 
 
 ROUTINGS: dict[str, dict[str, Any]] = {
@@ -117,10 +141,15 @@ def test_every_optimiser_and_schedule_resumes_bit_for_bit(case: str, tmp_path: P
 @pytest.mark.parametrize("stops", [(1,), (3,), (6,), (3, 6), (5,), (1, 2, 3, 4, 5, 6)], ids=str)
 @pytest.mark.parametrize("seconds", [0, 60], ids=["every step is kept", "only stops are kept"])
 def test_a_run_resumes_from_any_step_of_an_epoch(
-    stops: tuple[int, ...], seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stops: tuple[int, ...],
+    seconds: float,
+    unstopped: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held_out = tiny_data(6, seed=2, split="val")
-    assert_resumes(monkeypatch, tmp_path, stops, checkpoint_seconds=seconds, validation=held_out, test=held_out)
+    options: dict[str, Any] = {"checkpoint_seconds": seconds, "validation": held_out, "test": held_out}
+    assert_resumes(monkeypatch, tmp_path, stops, whole=unstopped(f"epochs, {seconds} s", **options), **options)
     epochs = [line for line in metrics(tmp_path / "parts") if line["event"] == "epoch"]
     assert [(line["step"], line["epoch"]) for line in epochs] == [(3, 1), (6, 2)]
 
@@ -128,9 +157,10 @@ def test_a_run_resumes_from_any_step_of_an_epoch(
 @pytest.mark.parametrize("stop", [2, 3, 4, 5])
 @pytest.mark.parametrize("seconds", [0, 60], ids=["every step is kept", "only stops are kept"])
 def test_a_run_of_so_many_steps_resumes_bit_for_bit(
-    stop: int, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stop: int, seconds: float, unstopped: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_resumes(monkeypatch, tmp_path, (stop,), steps=5, epochs=10, checkpoint_seconds=seconds)
+    options: dict[str, Any] = {"steps": 5, "epochs": 10, "checkpoint_seconds": seconds}
+    assert_resumes(monkeypatch, tmp_path, (stop,), whole=unstopped(f"steps, {seconds} s", **options), **options)
     epochs = [line for line in metrics(tmp_path / "parts") if line["event"] == "epoch"]
     assert [(line["step"], line["epoch"]) for line in epochs] == [(3, 1), (5, 1 + 2 / 3)]
 

@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from multiprocessing import forkserver
@@ -19,7 +20,9 @@ import torch
 
 from capsella.train import Outcome, Plan, Run, children, run_plan, together
 from capsella.train.folder import RunFolder
-from capsella.train.processes import fabric_package
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from run_harness import load
 
 # its daemon runs until it is told to quit; what it was told is kept beside the program.
 _CONTROL = """#!/bin/sh
@@ -64,8 +67,7 @@ def instead(patch: pytest.MonkeyPatch, acts: Mapping[int, Callable[[], object]])
 @contextlib.contextmanager
 def forking(patch: pytest.MonkeyPatch, *modules: ModuleType) -> Iterator[pytest.MonkeyPatch]:
     """Fork processes instead: they need not load torch again, and see what a test has put in another's place."""
-    # here, once, and not in each of them.
-    fabric_package()
+    load()
     fork = multiprocessing.get_context("fork")
     patch.setattr(multiprocessing, "get_context", lambda kind: fork)
     for module in modules:
