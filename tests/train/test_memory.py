@@ -7,6 +7,8 @@ import json
 import os
 import re
 import resource
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -217,25 +219,34 @@ def wide_net() -> nn.Module:
 needs_limits = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits of a process are Linux's")
 
 
-@needs_limits
-def test_out_of_memory_for_real_names_a_batch_size_that_then_trains(tmp_path: Path) -> None:
-    data = made_data(40)
+def train_in_little_room(size: int, steps: int) -> dict[str, Any]:
+    """Train with a batch size where 160 MiB are left; return the losses, or what is said if it does not fit."""
     many = from_tensors(torch.zeros(8192, 1, SIDE, SIDE, dtype=torch.uint8), torch.arange(8192) % CLASSES)
+    torch.set_num_threads(1)
+    short_run(wide_net(), made_data(40), steps=1)  # whatever is loaded at the first step is loaded
+    leave_room(160 << 20)
+    try:
+        return {"losses": losses(short_run(wide_net(), many, batch_size=size, steps=steps))}
+    except OutOfMemory as error:
+        return {"message": one_line(error)}
 
-    def act(size: int, steps: int) -> dict[str, Any]:
-        short_run(wide_net(), data, steps=1)  # whatever is loaded at the first step is loaded
-        leave_room(160 << 20)
-        try:
-            return {"losses": losses(short_run(wide_net(), many, batch_size=size, steps=steps))}
-        except OutOfMemory as error:
-            return {"message": one_line(error)}
 
-    # the second try is another process, as a user's is: what an allocator keeps from the first belongs to neither.
-    message = in_a_child(lambda: act(8192, 2), tmp_path).get("message", "8192 images of 32 KiB fitted into 160 MiB")
+def in_a_new_interpreter(call: str) -> Any:
+    """Return what a call of a function of this file gives where nothing has run before."""
+    code = f"import json, sys; sys.path[:] = {sys.path!r}; import test_memory; print(json.dumps(test_memory.{call}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@needs_limits
+def test_out_of_memory_for_real_names_a_batch_size_that_then_trains() -> None:
+    # as a user does it: in two processes, neither of which begins with what other tests have left in the allocator.
+    message = in_a_new_interpreter("train_in_little_room(8192, 2)").get("message", "8192 images of 32 KiB fitted into 160 MiB")
     assert message.startswith("batch_size=8192 does not fit into the memory of cpu")
     size = int(re.findall(r"batch_size=(\d+) fits$", message)[0])
     assert size in (256, 512, 1024)  # of 32 KiB, three times over at the most
-    found = in_a_child(lambda: act(size, 3), tmp_path)
+    found = in_a_new_interpreter(f"train_in_little_room({size}, 3)")
     assert "losses" in found, found
     assert len(found["losses"]) == 3
 
