@@ -162,6 +162,8 @@ EM = (
     Problem("em", with_sizes(ENOUGH, D=4, P=4), COLD_TWICE, rows=2, shared=True),
     Problem("em", with_sizes(ENOUGH, J=1, D=1, P=1, B=1), {**COLD, "normaliser": "constant"}, optional=False),
     Problem("em", ONE_LOWER, {**COLD_TWICE, "eps": 1e-2}),
+    # poses so long that iterations are not written out.
+    Problem("em", with_sizes(ENOUGH, B=2, I=30, D=17, P=3), COLD_TWICE, optional=False),
 )
 
 FINITE = (

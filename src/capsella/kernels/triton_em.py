@@ -333,6 +333,71 @@ def _stack(x, COUNT: tl.constexpr, TO: tl.constexpr, BB: tl.constexpr):
     return tl.reshape(x[0], [BB, TO])
 
 
+@triton.jit
+def _iteration(
+    t,
+    sources,  # as in gradients_kernel: fits, constants, pulls, alphas, totals, levels, means
+    upper,  # which upper capsule of which block
+    uppers,  # of an iteration
+    lower,  # where the lower capsule's numbers are, those of an iteration, its activation
+    votes,
+    mean,  # of the fit that the iteration begins with
+    d_votes,
+    KIND: tl.constexpr,  # "first": everything is at a distance of zero from the fit before it; "later"; or "any"
+    J: tl.constexpr,
+    D: tl.constexpr,
+    BB: tl.constexpr,
+):
+    """Add the share of one iteration to ∂û; return the next mean, ∂û, and what the first asks of the activation."""
+    p_fits, p_constants, p_pulls, p_alphas, p_totals, p_levels, p_means = sources
+    at, step, active = lower
+    s = tl.arange(0, BB)
+    here = t * uppers + upper
+    p_fit = p_fits + here * (2 * D * BB) + s
+    p_next = p_fits + (here + uppers) * (2 * D * BB) + s
+    p_pull = p_pulls + here * (2 * D * BB) + s
+    p_total = p_totals + here * (3 * BB) + s
+    shift, share = tl.load(p_total), tl.load(p_total + BB)
+    asked = tl.load(p_alphas + here * BB + s)
+    distance = tl.zeros([BB], tl.float32)
+    after = ()
+    closer = ()
+    pulled = ()
+    for k in tl.static_range(D):
+        if KIND != "first":
+            far = votes[k] - mean[k]
+            closer = closer + (far * tl.load(p_fit + (D + k) * BB),)
+            distance += far * closer[k]  # to the digit as in _distance
+        after = after + (tl.load(p_next + k * BB),)
+        far = votes[k] - after[k]
+        straight, bent = tl.load(p_pull + k * BB), far * tl.load(p_pull + (D + k) * BB)
+        asked += far * (straight + bent)
+        pulled = pulled + (straight + 2 * bent,)
+    if KIND == "first":
+        x = tl.exp(-shift) * share * (1.0 / J)
+    else:
+        before = (t - 1) * step + at
+        if KIND == "any":
+            # the first has no level, and nothing is asked of its logit.
+            level = tl.load(p_levels + before, mask=(s >= 0) & (t > 0), other=0.0)
+            others = tl.load(p_means + before, mask=(s >= 0) & (t > 0), other=0.0)
+        else:
+            level, others = tl.load(p_levels + before), tl.load(p_means + before)
+        logit = tl.load(p_constants + here * BB + s) - 0.5 * distance - level
+        x = tl.exp(logit - shift) * share
+    d_active = x * asked
+    x *= active
+    if KIND != "first":
+        d_logit = x * asked - tl.exp(logit) * others
+    summed = ()
+    for k in tl.static_range(D):
+        d_vote = d_votes[k] + x * pulled[k]
+        if KIND != "first":
+            d_vote -= d_logit * closer[k]
+        summed = summed + (d_vote,)
+    return after, summed, d_active
+
+
 @triton.jit(do_not_specialize=SIZES)
 def gradients_kernel(
     p_poses,  # [N, I, P, BB]
@@ -393,47 +458,25 @@ def gradients_kernel(
                 d_votes = ()
                 for _ in tl.static_range(D):
                     d_votes = d_votes + (tl.zeros([BB], tl.float32),)
-                mean = ()
-                for t in tl.static_range(T):
-                    here = t * uppers + upper
-                    p_fit = p_fits + here * (2 * D * BB) + s
-                    p_next = p_fits + (here + uppers) * (2 * D * BB) + s
-                    p_pull = p_pulls + here * (2 * D * BB) + s
-                    p_total = p_totals + here * (3 * BB) + s
-                    shift, share = tl.load(p_total), tl.load(p_total + BB)
-                    asked = tl.load(p_alphas + here * BB + s)
-                    distance = tl.zeros([BB], tl.float32)
-                    after = ()
-                    closer = ()
-                    pulled = ()
-                    for k in tl.static_range(D):
-                        # the fit before the first is flat: everything is at a distance of zero from it.
-                        if t > 0:
-                            far = votes[k] - mean[k]
-                            closer = closer + (far * tl.load(p_fit + (D + k) * BB),)
-                            distance += far * closer[k]  # to the digit as in _distance
-                        after = after + (tl.load(p_next + k * BB),)
-                        far = votes[k] - after[k]
-                        straight, bent = tl.load(p_pull + k * BB), far * tl.load(p_pull + (D + k) * BB)
-                        asked += far * (straight + bent)
-                        pulled = pulled + (straight + 2 * bent,)
-                    if t > 0:
-                        before = ((t - 1) * lowers + at) * BB + s
-                        logit = tl.load(p_constants + here * BB + s) - 0.5 * distance - tl.load(p_levels + before)
-                        x = active * (tl.exp(logit - shift) * share)
-                        d_logit = x * asked - tl.exp(logit) * tl.load(p_means + before)
-                    else:
-                        x = tl.exp(-shift) * share * (1.0 / J)
-                        d_active += x * asked
-                        x *= active
-                    summed = ()
-                    for k in tl.static_range(D):
-                        d_vote = d_votes[k] + x * pulled[k]
-                        if t > 0:
-                            d_vote -= d_logit * closer[k]
-                        summed = summed + (d_vote,)
-                    d_votes = summed
-                    mean = after
+                lower = (at * BB + s, lowers * BB, active)
+                sources = (p_fits, p_constants, p_pulls, p_alphas, p_totals, p_levels, p_means)
+                # short poses are faster with all iterations written out; with long ones that takes the compiler minutes.
+                if D <= 16:
+                    mean, d_votes, more = _iteration(0, sources, upper, uppers, lower, votes, (), d_votes, "first", J, D, BB)
+                    d_active += more
+                    for t in tl.static_range(1, T):
+                        mean, d_votes, more = _iteration(
+                            t, sources, upper, uppers, lower, votes, mean, d_votes, "later", J, D, BB
+                        )
+                else:
+                    mean = ()
+                    for _ in tl.static_range(D):
+                        mean = mean + (tl.zeros([BB], tl.float32),)
+                    for each_t in range(T):
+                        mean, d_votes, more = _iteration(
+                            each_t, sources, upper, uppers, lower, votes, mean, d_votes, "any", J, D, BB
+                        )
+                        d_active += tl.where(each_t == 0, more, 0.0)
                 d_w = tl.zeros([BP, BD], tl.float32)
                 new_d_u = ()
                 for r in tl.static_range(R):
