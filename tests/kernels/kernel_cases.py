@@ -163,7 +163,7 @@ EM = (
     Problem("em", with_sizes(ENOUGH, J=1, D=1, P=1, B=1), {**COLD, "normaliser": "constant"}, optional=False),
     Problem("em", ONE_LOWER, {**COLD_TWICE, "eps": 1e-2}),
     # poses so long that iterations are not written out.
-    Problem("em", with_sizes(ENOUGH, B=2, I=30, D=17, P=3), COLD_TWICE, optional=False),
+    Problem("em", with_sizes(ENOUGH, B=2, I=12, D=17, P=3), COLD_TWICE, optional=False),
 )
 
 FINITE = (
