@@ -80,13 +80,13 @@ def same_where_less_needs_a_gradient(problem: Problem) -> None:
 
 def same_in_any_split(problem: Problem, *, each: Callable[[int], int]) -> None:
     """Compare with work that is cut otherwise: ``each`` says how many of so many units a program takes."""
-    original = fused_agreement.Tiles.split
+    tiles = fused_agreement.Tiles
+    split, slices = tiles.split, tiles.slices
     try:
-        split = lambda self, units, others, device: (-(-units // each(units)), each(units))  # noqa: E731
-        fused_agreement.Tiles.split = split  # type: ignore[method-assign]
+        tiles.split = tiles.slices = lambda self, units, others, device: (-(-units // each(units)), each(units))  # type: ignore[assignment]
         compare(problem)
     finally:
-        fused_agreement.Tiles.split = original  # type: ignore[method-assign]
+        tiles.split, tiles.slices = split, slices  # type: ignore[method-assign]
 
 
 def one(units: int) -> int:
@@ -146,8 +146,8 @@ def checks(group: str) -> Iterator[tuple[str, Check]]:
     algorithm = group.removesuffix("-slow")
     if algorithm == "agreement":
         small = Problem("agreement", replace(PLAIN, I=4, J=2, D=3, P=3), TWICE)
-        # two tiles of samples and three of lower capsules.
-        many = replace(PLAIN, B=33, I=17, J=2)
+        # two tiles of samples, three of lower capsules, and upper ones that cannot be halved.
+        many = replace(PLAIN, B=33, I=17, J=3)
     else:
         small = Problem("em", replace(PLAIN, I=4, J=1, D=3, P=3), COLD_TWICE)
         many = replace(PLAIN, B=66, I=6, J=1, D=2)
@@ -166,6 +166,9 @@ def checks(group: str) -> Iterator[tuple[str, Check]]:
         return
     if group == "agreement":
         yield "two iterations are not three", compare_to_other_iterations
+        # all that one program has of the upper capsules is ruled out.
+        ruled_out = Problem("agreement", PLAIN, TWICE, prior=float("-inf"))
+        yield f"fine {ruled_out}", partial(same_in_any_split, ruled_out, each=one)
     else:
         for problem in FINITE:
             yield f"finite {problem}", partial(stays_finite, problem)

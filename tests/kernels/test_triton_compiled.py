@@ -30,8 +30,8 @@ from capsella.testing import PAPERS, Case  # noqa: E402
 
 SHARED_MEMORY = 227 * 1024  # of a program at compute capability 9.0
 MULTIPROCESSORS = 132
-# a few lower capsules: how many there are changes no kernel.
-CAPSNET, *_ = papers = [replace(case, I=128) for case in PAPERS]
+# more lower capsules than CapsNet has change no kernel.
+CAPSNET, _, _, PARSE, _ = papers = [replace(case, I=min(case.I, 1152)) for case in PAPERS]
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,8 @@ def of_kernel(launches: list[Launch], name: str) -> list[Launch]:
     "problem",
     [
         Problem("agreement", CAPSNET, TWICE, dtype=torch.bfloat16, mixed=True, optional=False),
+        # so few lower capsules that the upper ones are divided among programs.
+        Problem("agreement", PARSE, TWICE, dtype=torch.bfloat16, optional=False),
         # half as many values are half the code.
         Problem("em", replace(CAPSNET, D=8), TWICE, dtype=torch.bfloat16, mixed=True, optional=False),
         # an argument of one becomes a constant, which compiles differently.
@@ -210,15 +212,26 @@ def test_grids_stay_within_cuda_s_limits_at_224_pixels(algorithm: str, planned: 
 
 @pytest.mark.parametrize("algorithm", ["agreement", "em"])
 def test_sums_are_split_over_all_multiprocessors(algorithm: str, planned: Launcher) -> None:
-    launches = planned(Problem(algorithm, replace(CAPSNET, I=1152, J=2), TWICE, optional=False))
+    launches = planned(Problem(algorithm, replace(CAPSNET, J=2), TWICE, optional=False))
     for launch in (*of_kernel(launches, "sums_kernel"), *of_kernel(launches, "gradients_kernel")):
         assert math.prod(launch.grid) >= MULTIPROCESSORS, launch
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_upper_capsules_are_divided_where_lower_ones_are_few(dtype: torch.dtype, planned: Launcher) -> None:
+    few = planned(Problem("agreement", PARSE, TWICE, dtype=dtype, optional=False))
+    many = planned(Problem("agreement", CAPSNET, TWICE, dtype=dtype, optional=False))
+    # a softmax over upper capsules of several programs takes two passes, forward and on the way back.
+    assert [len(of_kernel(launches, "sums_kernel")) for launches in (few, many)] == [5, 3]
+    for launch in (*of_kernel(few, "sums_kernel"), *of_kernel(few, "gradients_kernel")):
+        assert math.prod(launch.grid) >= MULTIPROCESSORS, launch
+        assert launch.grid[2] > 1, launch
 
 
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("algorithm", ["agreement", "em"])
 def test_little_memory_is_asked_for_beside_inputs_results_and_gradients(algorithm: str, mixed: bool, planned: Launcher) -> None:
-    problem = Problem(algorithm, replace(CAPSNET, I=1152), dtype=torch.bfloat16, mixed=mixed, optional=False)
+    problem = Problem(algorithm, CAPSNET, dtype=torch.bfloat16, mixed=mixed, optional=False)
     given = inputs_of(problem)
     run = replace(problem, mixed=False).tested()
     results = run(**given)

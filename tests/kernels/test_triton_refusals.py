@@ -124,6 +124,28 @@ def test_sizes_that_em_cannot_count_are_refused(sizes: dict[str, int], reason: s
     assert not any("T" in line for line in fused.refuse(replace(call, algorithm="agreement")))
 
 
+ENOUGH = {"B": 256, "I": 1024, "J": 8, "D": 16, "P": 8}
+
+
+@pytest.mark.parametrize("algorithm", ["uniform", "trainable", "quadratic"])
+def test_float32_in_one_step_is_left_to_a_matrix_product_where_that_is_faster(algorithm: str) -> None:
+    call = replace(GOOD, algorithm=algorithm, sizes=ENOUGH)
+    assert fused.refuse(call) == [
+        "B is 256, 256 or more, and B·I·J·D is 33554432, 33554432 or more, where a float32 matrix product is faster"
+    ]
+    assert choose(call).name == "matmul"
+    for differs in ({"dtype": torch.bfloat16}, {"sizes": {**ENOUGH, "I": 1023}}, {"sizes": {**ENOUGH, "B": 255, "I": 1152}}):
+        assert choose(replace(call, **differs)).name == "fused"  # type: ignore[arg-type]
+    shared = replace(call, shared=True, sizes={**ENOUGH, "B": 128, "I": 2048})
+    assert choose(shared).name == "matmul"
+    assert choose(replace(shared, sizes={**ENOUGH, "B": 128})).name == "fused"
+
+
+@pytest.mark.parametrize("algorithm", ["agreement", "em"])
+def test_iterations_are_no_matrix_product(algorithm: str) -> None:
+    assert choose(replace(GOOD, algorithm=algorithm, sizes=ENOUGH)).name == "fused"
+
+
 def test_an_old_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "_able", lambda: False)
     assert fused.refuse(GOOD) == ["the GPU is older than compute capability 8.0"]

@@ -14,7 +14,7 @@ from capsella.functional import direction
 from capsella.functional.squash import KINDS
 from capsella.kernels.fused_agreement import agreement_op
 from capsella.kernels.fused_em import em_op, too_large
-from capsella.routing.base import Call, Implementation, Routed, as_couplings, check_bias
+from capsella.routing.base import Call, Implementation, Routed, as_couplings, check_bias, get
 from capsella.routing.dispatch import register_implementation
 from capsella.routing.em import check_arguments
 from capsella.shapes import dims
@@ -22,6 +22,9 @@ from capsella.shapes import dims
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _MOST_ITERATIONS = 5
 _LARGEST_POSE = 64
+# float32 votes of routing in one step for which a matrix product was faster on an H200, if there are so many samples or if one
+# weight serves all lower capsules. Half precision has no such size.
+_VOTES, _SAMPLES = 1 << 25, 256
 
 
 def refuse(call: Call) -> list[str]:
@@ -53,6 +56,11 @@ def refuse(call: Call) -> list[str]:
             count *= sizes[letter]
         if count > most:
             reasons.append(f"{'·'.join(letters)} is {count}, above {most}")
+    if call.dtype == torch.float32 and not get(call.algorithm).is_iterative:
+        votes = sizes["B"] * sizes["I"] * sizes["J"] * sizes["D"]
+        if votes >= _VOTES and (call.shared or sizes["B"] >= _SAMPLES):
+            which = "one weight serves all" if call.shared else f"B is {sizes['B']}, {_SAMPLES} or more,"
+            reasons.append(f"{which} and B·I·J·D is {votes}, {_VOTES} or more, where a float32 matrix product is faster")
     if call.algorithm == "em":
         reasons += too_large(sizes, call.options.get("num_iters", 3))
     couplings = call.options.get("couplings")

@@ -7,7 +7,7 @@ is the case of one: its couplings are given.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ class Tiles:
         num_stages: loads in flight.
         maxnreg: registers of a thread.
         resident: programs that a multiprocessor holds at once; the work is split into about so many.
+        few: whether registers hold something of all upper capsules at once.
     """
 
     BB: int
@@ -44,6 +45,7 @@ class Tiles:
     num_stages: int = 3
     maxnreg: int = 168
     resident: int = 3
+    few: bool = False
 
     @property
     def launch(self) -> dict[str, int]:
@@ -56,6 +58,12 @@ class Tiles:
         each = -(-units // programs)
         return -(-units // each), each
 
+    def slices(self, uppers: int, others: int, device: torch.device) -> tuple[int, int]:
+        """Split upper capsules likewise, where ``others`` alone leave multiprocessors without a program."""
+        if self.few or others >= multiprocessors(device):
+            return 1, uppers
+        return self.split(uppers, others, device)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -63,17 +71,19 @@ class Plan:
 
     Attributes:
         uniform: of sums with one coupling for all.
-        sums: of the other sums.
+        given: of sums with given couplings.
+        agree: of sums with the couplings of an iteration.
+        pull: of sums on the way back.
         gradients: of the gradients.
-        few: of the sums where registers hold all upper capsules: one tile for each program, or several; None if they do not.
         BP: values of a lower pose.
         BD: values of an upper pose.
     """
 
     uniform: Tiles
-    sums: Tiles
+    given: Tiles
+    agree: Tiles
+    pull: Tiles
     gradients: Tiles
-    few: tuple[Tiles, Tiles] | None
     BP: int
     BD: int
 
@@ -83,11 +93,8 @@ def power(size: int, least: int) -> int:
     return max(least, 1 << (size - 1).bit_length())
 
 
-def plan(B: int, I: int, J: int, P: int, D: int, *, width: int, there: int) -> Plan:
-    """Choose tiles.
-
-    Those of CapsNet's poses (P = 8, D = 16) in half precision were measured on an H200; the gradients' tiles of other poses and
-    of float32 were chosen by the instructions that they compile to.
+def plan(B: int, I: int, J: int, P: int, D: int, *, T: int, width: int, there: int) -> Plan:
+    """Choose tiles; measured on an H200 for P of 8 and 16 with D of 8 to 16, for other poses those of their neighbours.
 
     Args:
         B: samples.
@@ -95,32 +102,50 @@ def plan(B: int, I: int, J: int, P: int, D: int, *, width: int, there: int) -> P
         J: upper capsules.
         P: values of a lower pose.
         D: values of an upper pose.
+        T: iterations.
         width: bytes of a factor.
         there: multiprocessors of the device.
     """
     BP, BD = power(P, 2), power(D, 16)
     BB, BI = min(64, power(B, 16)), max(4, 64 // BP)
+    half = max(4, BI // 2)
 
     def stages(lower: int) -> int:
         # what is loaded ahead has to fit into shared memory, and large tiles hide their loads without it.
         tile = lower * BP * BD * width
         return 3 if tile <= 1 << 13 else 2 if tile <= 1 << 14 else 1
 
-    sums = uniform = Tiles(BB, BI, num_stages=stages(BI))
-    blocks, wide = -(-B // BB), max(4, 256 // BP)
-    # large tiles are faster where there are enough of them for the whole device.
-    if width == 2 and -(-I // wide) * blocks >= there:
-        uniform = Tiles(BB, wide, num_stages=stages(wide))
+    def tiles(lower: int) -> int:
+        return -(-B // BB) * -(-I // lower)
+
+    sums = Tiles(BB, BI, num_stages=stages(BI))
     gradients = Tiles(min(32, BB), BI, num_stages=stages(BI))
+    large = Tiles(BB, BI, num_stages=3 if width == 2 else 2, maxnreg=255, resident=2)
+    # a warp for every 16 samples and all registers: three products for one of float32 and poses of 16 values take many.
+    thin = Tiles(min(32, BB), half, num_warps=2, maxnreg=255, resident=4)
     if BP <= 16 and BD == 16:
-        large = Tiles(BB, BI, num_stages=3 if width == 2 else 2, maxnreg=255, resident=2)
-        # small tiles of float32, three products for one, spill: they are for where nothing else fills the device.
-        enough = large.resident * there <= -(-I // BI) * (1 if width == 2 else blocks)
-        gradients = large if enough else Tiles(min(32, BB), max(4, BI // 2), num_warps=2, resident=6)
-    few = None
-    if width == 2 and BP == 8 and BD == 16 and J <= 10:
-        few = Tiles(BB, BI, num_stages=2), Tiles(BB, BI, num_stages=2, maxnreg=255, resident=2)
-    return Plan(uniform=uniform, sums=sums, gradients=gradients, few=few, BP=BP, BD=BD)
+        if BP == 16 and width == 4:
+            sums = thin
+        if width == 4:
+            gradients = thin if T > 1 else large
+        elif BP == 16:
+            gradients = thin
+        else:
+            gradients = large if large.resident * there <= -(-I // BI) else Tiles(min(32, BB), half, num_warps=2, resident=6)
+    scarce = 4 * tiles(BI) < there
+    if scarce and sums is not thin:
+        # shorter steps where upper capsules, too, are divided among programs.
+        sums = Tiles(min(32, BB), half, num_stages=stages(half))
+    uniform = agree = pull = sums
+    wide = max(4, 256 // BP)
+    if width == 2 and 2 * tiles(wide) >= there:
+        # large tiles are faster where there are enough of them for the whole device.
+        uniform = Tiles(BB, wide, num_stages=stages(wide))
+    if width == 2 and BP == 8 and BD == 16 and J <= 10 and not scarce:
+        agree = pull = Tiles(BB, BI, num_stages=2, few=True)
+        if tiles(BI) > pull.resident * there:
+            pull = replace(pull, maxnreg=255, resident=2)
+    return Plan(uniform=uniform, given=sums, agree=agree, pull=pull, gradients=gradients, BP=BP, BD=BD)
 
 
 def precision() -> str:
@@ -150,14 +175,15 @@ def add_splits(d_weight: Tensor, dtype: torch.dtype, *, shared: bool) -> Tensor:
 class _Job:
     """What all launches of one call share."""
 
-    def __init__(self, poses: Tensor, weight: Tensor, rows: int) -> None:
+    def __init__(self, poses: Tensor, weight: Tensor, rows: int, T: int) -> None:
         self.poses, self.weight = poses.contiguous(), weight.contiguous()
         self.B, self.I, self.P = poses.shape
         self.J, self.D, self.rows = weight.shape[1], weight.shape[3] * rows, rows
         self.shared = weight.shape[0] == 1
         self.step = 0 if self.shared else self.J * weight.shape[2] * weight.shape[3]
         self.device = poses.device
-        self.plan = plan(self.B, self.I, self.J, self.P, self.D, width=poses.element_size(), there=multiprocessors(self.device))
+        width, there = poses.element_size(), multiprocessors(self.device)
+        self.plan = plan(self.B, self.I, self.J, self.P, self.D, T=T, width=width, there=there)
         self._parts: Tensor | None = None
         self.const = {
             "J": self.J,
@@ -195,32 +221,38 @@ class _Job:
         mean: Tensor | None = None,
     ) -> Tensor:
         """Return what each program sums, [chunks, B, J, D]."""
-        of, few = (self.plan.uniform if kind == "fixed" and given is None else self.plan.sums), False
+        fixed = self.plan.uniform if given is None else self.plan.given
+        of = {"fixed": fixed, "agree": self.plan.agree, "pull": self.plan.pull}[kind]
         blocks = -(-self.B // of.BB)
         chunks, tiles = of.split(-(-self.I // of.BI), blocks, self.device)
-        if self.plan.few is not None and (kind == "pull" or (kind == "agree" and tiles == 1)):
-            of, few = self.plan.few[tiles > 1], True
-            chunks, tiles = of.split(-(-self.I // of.BI), blocks, self.device)
+        slices, each = of.slices(self.J, blocks * chunks, self.device)
         parts = self._room(chunks)
-        sums_kernel[(blocks, chunks)](
-            self.poses,
-            self.weight,
-            parts if given is None else given,
-            parts if upper is None else upper,
-            parts if pull is None else pull,
-            parts if level is None else level,
-            parts if mean is None else mean,
-            parts,
-            self.B,
-            self.I,
-            self.step,
-            tiles,
-            KIND=kind,
-            GIVEN=given is not None,
-            FEW=few,
-            **self.const,
-            **of.launch,
-        )
+        # a softmax over upper capsules that several programs have takes a pass of its own.
+        divided = slices > 1 and kind != "fixed"
+        shares = self.wide(slices, self.B, self.I) if divided else parts
+        for which in ("all", "sums") if divided else ("both",):
+            sums_kernel[(blocks, chunks, slices)](
+                self.poses,
+                self.weight,
+                parts if given is None else given,
+                parts if upper is None else upper,
+                parts if pull is None else pull,
+                parts if level is None else level,
+                parts if mean is None else mean,
+                shares,
+                parts,
+                self.B,
+                self.I,
+                self.step,
+                tiles,
+                KIND=kind,
+                PASS=which,
+                EACH=each,
+                GIVEN=given is not None,
+                FEW=of.few,
+                **self.const,
+                **of.launch,
+            )
         return parts
 
     def over_rows(self, chunks: int) -> tuple[tuple[int], dict[str, int]]:
@@ -262,7 +294,7 @@ def agreement_op(
     """
     with on_device_of(poses):
         factor = weight.to(poses.dtype, memory_format=torch.contiguous_format)
-        job = _Job(poses, factor, rows)
+        job = _Job(poses, factor, rows, num_iters)
         B, I, J, D, T = job.B, job.I, job.J, job.D, num_iters
         above, lengths = poses.new_empty(B, J, D), poses.new_empty(B, J)
         raw, levels, running = job.wide(T, B, J, D), job.wide(T - 1, B, I), job.wide(B, J, D)
@@ -338,7 +370,7 @@ def agreement_backward_op(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of poses, weight (in ``dtype``), first couplings, prior and bias; empty where there is none."""
     with on_device_of(poses):
-        job = _Job(poses, weight, rows)
+        job = _Job(poses, weight, rows, raw.shape[0])
         B, I, J, P, D, T = job.B, job.I, job.J, job.P, job.D, raw.shape[0]
         first, prior = (None if x is None else x.float().contiguous() for x in (first, prior))
         asked, means = job.wide(B, J, D), job.wide(T - 1, B, I)
@@ -375,12 +407,13 @@ def agreement_backward_op(
             (chunks, tiles), (splits, blocks) = of.split(all_tiles, 1, job.device), (1, all_blocks)
         else:
             (splits, blocks), (chunks, tiles) = of.split(all_blocks, all_tiles, job.device), (all_tiles, 1)
+        slices, each = of.slices(J, chunks * splits, job.device)
         places = chunks * of.BI if job.shared else I
-        d_poses = torch.empty_like(job.poses)
+        d_poses = torch.empty_like(job.poses) if slices == 1 else job.wide(slices, B, I, P)
         d_weight = job.wide(splits, places, J, rows, P // rows, D // rows)
         d_first = job.wide(splits, I, J) if first is not None else job.wide(0)
         d_prior = job.wide(splits, I, J) if prior is not None else job.wide(0)
-        gradients_kernel[(chunks, splits)](
+        gradients_kernel[(chunks, splits, slices)](
             job.poses,
             job.weight,
             raw if first is None else first,
@@ -400,6 +433,7 @@ def agreement_backward_op(
             blocks,
             uniform,
             T=T,
+            EACH=each,
             FIRST=first is not None,
             PRIOR=prior is not None,
             SHARED=job.shared,
@@ -408,6 +442,7 @@ def agreement_backward_op(
         )
         d_w = add_splits(d_weight, dtype, shared=job.shared)
         d_first, d_prior = (x.sum(0) if x.numel() else x for x in (d_first, d_prior))
+        d_poses = d_poses if slices == 1 else d_poses.sum(0).to(poses.dtype)
         return d_poses, d_w, d_first, d_prior, pulls.sum((0, 1)) if with_bias else job.wide(0)
 
 

@@ -8,6 +8,10 @@ so every product runs on the matrix units and a vote is never made. ``sums_kerne
 the way back; ``finish_kernel`` adds what the programs left, squashes, and turns gradients round at the squash;
 ``gradients_kernel`` makes the gradients of poses, weight and couplings. Programs write their own sums, which are added in a
 fixed order: there are no atomics, and results are the same every time.
+
+Where lower capsules and samples are too few to fill a device, the upper capsules are divided among programs as well: EACH of
+them a program. What a softmax takes over all of them, its denominator and the mean on the way back, is then a pass of its own
+(PASS "all", of which every program leaves a part), and the sums come after it (PASS "sums").
 """
 
 from __future__ import annotations
@@ -39,12 +43,15 @@ def sums_kernel(
     p_pull,  # [B, J, D]: G, for "pull"
     p_level,  # [B, I]: log Σ_j e^b; written by "agree", read by "pull"
     p_mean,  # [B, I]: Σ_j c <û, G>; written by "pull"
+    p_shares,  # [slices, B, I]: what each program has of the one that is written, where upper capsules are divided
     p_out,  # [chunks, B, J, D]
     B,
     I,
     step,  # elements between the weights of two lower capsules; 0 if one serves all
     tiles,  # of lower capsules that a program goes through
     KIND: tl.constexpr,  # "fixed", "agree" or "pull"
+    PASS: tl.constexpr,  # "both", "all" or "sums"
+    EACH: tl.constexpr,  # upper capsules of a program
     GIVEN: tl.constexpr,
     FEW: tl.constexpr,  # whether registers hold something of all upper capsules at once
     J: tl.constexpr,
@@ -76,6 +83,8 @@ def sums_kernel(
     p_y = p_pull + begin.to(tl.int64) * (J * D) + at_x
     p_sums = p_out + (chunk * B + begin).to(tl.int64) * (J * D) + at_x
     W: tl.constexpr = (P // R) * (D // R)
+    lowers = B.to(tl.int64) * I
+    first, last = _slice(EACH, J)
     if FEW:
         uppers = _each(p_x, D, x_mask, J)
         lefts = _each(p_y, D, x_mask, J) if KIND == "pull" else ()
@@ -127,8 +136,8 @@ def sums_kernel(
                 x = (u * to_pose(c, BB, BI, BP)).to(TYPE)
                 add(p_sums + j * D, product(x, weights[j], PRECISION), out_mask, tile == 0)
         else:
-            if KIND != "fixed":
-                for j in range(J):
+            if KIND != "fixed" and PASS != "sums":
+                for j in range(first, last):
                     w = tl.trans(tl.load(p_w + j * W, mask=w_mask, other=0.0))
                     logit = _along(u, p_x + j * D, x_mask, w, BB, BI, BP, PRECISION) + _given(
                         p_given, start, j, left, BI, J, GIVEN
@@ -136,30 +145,64 @@ def sums_kernel(
                     if KIND == "pull":
                         total += tl.exp(logit - level) * _along(u, p_y + j * D, x_mask, w, BB, BI, BP, PRECISION)
                     else:
-                        higher = tl.maximum(level, logit)
-                        # a prior may rule out the upper capsules so far.
-                        base = tl.where(higher == float("-inf"), 0.0, higher)
-                        total = total * tl.exp(level - base) + tl.exp(logit - base)
-                        level = higher
-            if KIND == "pull":
-                tl.store(p_mean + tile_at + at_each, total, mask=each_mask)
-            elif KIND == "agree":
-                level += tl.log(total)
-                tl.store(p_level + tile_at + at_each, level, mask=each_mask)
-            # the logits are made again: registers do not hold those of many upper capsules.
-            for j in range(J):
-                w = tl.load(p_w + j * W, mask=w_mask, other=0.0)
-                if KIND == "fixed":
-                    x = u
-                    if GIVEN:
-                        x *= to_pose(tl.broadcast_to(_given(p_given, start, j, left, BI, J, True), [BB, BI]), BB, BI, BP)
-                else:
-                    logit = _along(u, p_x + j * D, x_mask, tl.trans(w), BB, BI, BP, PRECISION)
-                    c = tl.exp(logit + _given(p_given, start, j, left, BI, J, GIVEN) - level)
-                    if KIND == "pull":
-                        c *= _along(u, p_y + j * D, x_mask, tl.trans(w), BB, BI, BP, PRECISION) - total
-                    x = u * to_pose(c, BB, BI, BP)
-                add(p_sums + j * D, product(x.to(TYPE), w, PRECISION), out_mask, tile == 0)
+                        level, total = _raise(level, total, logit)
+                if KIND == "agree":
+                    level += tl.log(total)
+            if PASS == "all":
+                p_share = p_shares + tl.program_id(2) * lowers + tile_at + at_each
+                tl.store(p_share, total if KIND == "pull" else level, mask=each_mask)
+            else:
+                if PASS == "sums":
+                    for part in range(-(-J // EACH)):
+                        share = tl.load(p_shares + part * lowers + tile_at + at_each, mask=each_mask, other=0.0)
+                        if KIND == "pull":
+                            total += share
+                        else:
+                            level, total = _raise(level, total, share)
+                    if KIND == "agree":
+                        level += tl.log(total)
+                # programs of other upper capsules have the same number.
+                mine = each_mask & (first == 0) if EACH < J else each_mask
+                if KIND == "pull":
+                    tl.store(p_mean + tile_at + at_each, total, mask=mine)
+                elif KIND == "agree":
+                    tl.store(p_level + tile_at + at_each, level, mask=mine)
+                # the logits are made again: registers do not hold those of many upper capsules.
+                for j in range(first, last):
+                    w = tl.load(p_w + j * W, mask=w_mask, other=0.0)
+                    if KIND == "fixed":
+                        x = u
+                        if GIVEN:
+                            x *= to_pose(tl.broadcast_to(_given(p_given, start, j, left, BI, J, True), [BB, BI]), BB, BI, BP)
+                    else:
+                        logit = _along(u, p_x + j * D, x_mask, tl.trans(w), BB, BI, BP, PRECISION)
+                        c = tl.exp(logit + _given(p_given, start, j, left, BI, J, GIVEN) - level)
+                        if KIND == "pull":
+                            c *= _along(u, p_y + j * D, x_mask, tl.trans(w), BB, BI, BP, PRECISION) - total
+                        x = u * to_pose(c, BB, BI, BP)
+                    add(p_sums + j * D, product(x.to(TYPE), w, PRECISION), out_mask, tile == 0)
+
+
+@triton.jit
+def _slice(EACH: tl.constexpr, J: tl.constexpr):
+    """Which upper capsules are this program's: from the first to before the last."""
+    # constants where they are all of them.
+    if EACH < J:
+        first = tl.program_id(2) * EACH
+        last = tl.minimum(first + EACH, J)
+    else:
+        first = 0
+        last = J
+    return first, last
+
+
+@triton.jit
+def _raise(level, total, logit):
+    """Add e^logit to total·e^level, with the higher of both as the new level."""
+    higher = tl.maximum(level, logit)
+    # a prior may rule out the upper capsules so far.
+    base = tl.where(higher == float("-inf"), 0.0, higher)
+    return higher, total * tl.exp(level - base) + tl.exp(logit - base)
 
 
 @triton.jit
@@ -300,7 +343,7 @@ def gradients_kernel(
     p_pulls,  # [T, B, J, D]: G
     p_levels,  # [T−1, B, I]
     p_means,  # [T−1, B, I]
-    p_d_poses,  # [B, I, P]
+    p_d_poses,  # [slices, B, I, P]: each program's sum over its upper capsules
     p_d_weight,  # [splits, I, J, P, D/R], or [splits, chunks·BI, J, P, D/R] for one weight
     p_d_first,  # [splits, I, J]
     p_d_prior,  # [splits, I, J]
@@ -311,6 +354,7 @@ def gradients_kernel(
     blocks,  # of samples that a program goes through
     uniform,  # coupling of the first iteration where none are given
     T: tl.constexpr,
+    EACH: tl.constexpr,  # upper capsules of a program
     FIRST: tl.constexpr,
     PRIOR: tl.constexpr,
     SHARED: tl.constexpr,
@@ -338,6 +382,7 @@ def gradients_kernel(
     at_each = b[:, None] * I + e[None, :]
     at_x = b[:, None] * (J * D) + d[None, :]
     upper, lowers = B.to(tl.int64) * (J * D), B.to(tl.int64) * I
+    first, last = _slice(EACH, J)
     for tile in range(tiles):
         start = (chunk * tiles + tile) * BI
         left = I - start
@@ -367,7 +412,7 @@ def gradients_kernel(
             for t in tl.static_range(T - 1):
                 levels = levels + (tl.load(p_levels + t * lowers + tile_at + at_each, mask=each_mask, other=float("inf")),)
                 means = means + (tl.load(p_means + t * lowers + tile_at + at_each, mask=each_mask, other=0.0),)
-            for j in range(J):
+            for j in range(first, last):
                 w = tl.load(p_w + j * ((P // R) * (D // R)), mask=w_mask, other=0.0)
                 g = tl.load(p_g + j * D, mask=x_mask, other=0.0)
                 z = product(g, tl.trans(w), PRECISION)
@@ -399,4 +444,4 @@ def gradients_kernel(
                 if PRIOR:
                     add(p_d_prior + at_c, d_b, e < left, block == 0)
                 add(p_d_w + j * (P * (D // R)), d_w, d_mask, (block == 0) & ((tile == 0) | (not SHARED)))
-            tl.store(p_d_poses + tile_at * P + at_u, d_u, mask=u_mask)
+            tl.store(p_d_poses + (tl.program_id(2) * lowers + tile_at) * P + at_u, d_u, mask=u_mask)
