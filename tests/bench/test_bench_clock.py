@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
+from capsella.bench import timing
 from capsella.bench.clock import CLOCK, EVENTS, GRAPH, Times, peak_memory, time_all, time_as_it_runs
 
 pytestmark = pytest.mark.usefixtures("own_litter")
@@ -30,6 +33,15 @@ def test_more_time_gives_more_readings() -> None:
 
 def test_the_median_is_the_middle() -> None:
     assert Times((3.0, 1.0, 10.0), CLOCK).median == 3.0
+
+
+def test_what_other_programs_do_is_counted_in_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([(100, 1000), (150, 1200)])
+    monkeypatch.setattr(timing, "_ticks", lambda: next(ticks))
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert timing.load_before.__wrapped__() == 2.0
+    monkeypatch.setattr(timing, "_ticks", lambda: None)
+    assert timing.load_before.__wrapped__() is None
 
 
 def test_peak_memory_counts_what_is_held_at_one_time() -> None:

@@ -59,7 +59,9 @@ def test_only_what_is_wrong_is_red(algorithm: str, precision: str) -> None:
 
 def test_large_problems_are_judged_on_fewer_samples_where_there_is_only_a_cpu() -> None:
     wide = Problem("agreement", PAPERS[-1], "float32")
-    assert sized(wide, CPU).case.B == 4
+    assert sized(wide, CPU).case.B == 16  # fewer are refused by some
     assert sized(wide, torch.device("cuda")) == wide
+    large = Problem("agreement", PAPERS[0], "float32")
+    assert 16 < sized(large, CPU).case.B < large.case.B
     small = Problem("agreement", SMALL[0], "float32")
     assert sized(small, CPU) == small

@@ -16,6 +16,8 @@ K = TypeVar("K")
 
 # elements of float64 votes that a CPU can route in a second or so; a GPU takes the whole problem.
 _ON_A_CPU = 1 << 23
+# samples that are taken all the same, where there are as many: some implementations refuse fewer.
+_LEAST = 16
 
 
 def sized(problem: Problem, device: torch.device) -> Problem:
@@ -23,7 +25,7 @@ def sized(problem: Problem, device: torch.device) -> Problem:
     case = problem.case
     if device.type == "cuda":
         return problem
-    samples = max(1, min(case.B, _ON_A_CPU // (case.I * case.J * case.D)))
+    samples = min(case.B, max(_LEAST, _ON_A_CPU // (case.I * case.J * case.D)))
     return replace(problem, case=replace(case, B=samples))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -9,14 +10,14 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from capsella import __numerics__, __version__
 
-# before anything of ours runs: what else the machine is busy with.
-_LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+_LOOK = 0.25  # seconds
 
 
 class WrongValues(RuntimeError):
@@ -46,6 +47,27 @@ class Reading:
     repeats: int
     floor: float = 0.0
     floor_says: str = ""
+
+
+@functools.cache
+def load_before() -> float | None:
+    """Return how many processors other programs keep busy; None where nobody counts. The first call is what counts."""
+    if (first := _ticks()) is None:
+        return None
+    time.sleep(_LOOK)
+    busy, all_of_them = (late - early for late, early in zip(_ticks() or first, first, strict=True))
+    return round(busy / max(all_of_them, 1) * (os.cpu_count() or 1), 2)
+
+
+def _ticks() -> tuple[int, int] | None:
+    """Return the ticks of all processors since the machine started: busy ones, and all."""
+    try:
+        line = Path("/proc/stat").read_text().partition("\n")[0]
+    except OSError:
+        return None
+    ticks = [int(each) for each in line.split()[1:9]]
+    _, _, _, idle, waiting, *_ = ticks
+    return sum(ticks) - idle - waiting, sum(ticks)
 
 
 def seconds(run: Callable[[], object], device: torch.device, *, repeats: int = 7, warm_up: int = 2) -> list[float]:
@@ -116,7 +138,7 @@ def record(kind: str, device: torch.device, readings: Sequence[Any], **facts: An
         "torch": torch.__version__,
         "python": platform.python_version(),
         # of a GPU's machine too: steps are launched from there.
-        "load_before": _LOAD,
+        "load_before": load_before(),
         "capsella": __version__,
         "numerics": __numerics__,
         **facts,

@@ -164,9 +164,12 @@ def say(line: str) -> None:
 
 
 def chosen_device(name: str | None) -> torch.device:
-    """Return a device that is there."""
+    """Return a device that is there, and look what else the machine does before anything of ours runs."""
     import torch
 
+    from capsella.bench.timing import load_before
+
+    load_before()
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
