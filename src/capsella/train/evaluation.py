@@ -91,21 +91,23 @@ def evaluate(
     """
     place = next(model.parameters()).device if device is None else torch.device(device)
     with evaluating(model):
-        found = [_look(model, batch, context) for batch in data.batches(batch_size, device=place, share=share) if len(batch)]
-    kind = scores_are(model)
-    sums = torch.zeros(2, dtype=torch.float64, device=place)
+        looks = [_look(model, batch, context) for batch in data.batches(batch_size, device=place, share=share) if len(batch)]
     # a network may know more classes than the data show, and answer with one of them.
-    J = max([data.num_classes, getattr(model, "num_classes", 0), *(scores.shape[1] for scores, _ in found)])
+    J = max([data.num_classes, getattr(model, "num_classes", 0), *(scores.shape[1] for scores, _ in looks)])
+    sums = torch.zeros(2, dtype=torch.float64, device=place)
     confusion = torch.zeros(J, J, dtype=torch.float64, device=place)
     bins = torch.zeros(BINS, 3, dtype=torch.float64, device=place)
     several = data.batch([0]).part_labels is not None
-    for scores, classes in found:
+    # one process of several may have no image of a small split.
+    if looks:
+        # all at once: what is counted is small, and a GPU would wait for every batch of it.
+        scores, classes = (torch.cat(parts) for parts in zip(*looks, strict=True))
         hits = right(scores, classes)
         sums += torch.stack((hits.sum(), torch.tensor(len(hits), device=place)))
         if not several:
             cells = classes * J + scores.argmax(dim=1)
             confusion += torch.bincount(cells, minlength=J * J).reshape(J, J)
-            bins += _binned(_confidence(scores, kind), hits)
+            bins += _binned(_confidence(scores, scores_are(model)), hits)
     sums, confusion, bins = reduce(sums), reduce(confusion), reduce(bins)
     total, count = sums.tolist()
     rows = tuple((c / n, h / n, int(n)) for c, h, n in bins.tolist() if n)

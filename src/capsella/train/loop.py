@@ -200,7 +200,8 @@ class Trainer:
         return evaluate(
             self.model,
             data,
-            batch_size=max(256, self.config.batch_size),
+            # without gradients nothing is kept, and a step's room is enough for several batches.
+            batch_size=max(256, 4 * self.config.batch_size),
             device=self.stepper.device,
             share=self.share,
             reduce=lambda tensor: self.fabric.all_reduce(tensor, reduce_op="sum"),
