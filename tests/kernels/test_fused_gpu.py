@@ -99,7 +99,8 @@ def others() -> Iterator[Problem]:
             # the rounding of 5000 poses, which nobody's sum can mend, decides about the six values.
             if dtype == torch.float32:
                 yield Problem(algorithm, Case("chunks", B=2, I=5000, J=1, D=3, P=2), options_of(algorithm), dtype=dtype)
-        yield Problem("agreement", LARGE_POSES, dtype=dtype)
+        # float32 poses of that size are refused.
+        yield Problem("agreement", replace(LARGE_POSES, D=25, P=20) if dtype == torch.float32 else LARGE_POSES, dtype=dtype)
 
 
 @pytest.mark.parametrize("problem", list(papers()), ids=str)

@@ -132,6 +132,10 @@ def check(problem: Problem, launches: list[Launch]) -> None:
             else:
                 expected = {"bf16" if problem.dtype == torch.bfloat16 else "f16"}
                 assert kinds == expected, f"{launch} multiplies {kinds or 'without matrix units'}"
+        if problem.algorithm != "em" and '"tt.reduce"' in launch.compiled.asm["ttgir"]:
+            # warps that share columns add over a pose in another order than those that do not: the kernels must agree.
+            columns = re.findall(r"versionMajor = 2[^>]*warpsPerCTA = \[\d+, (\d+)\]", launch.compiled.asm["ttgir"])
+            assert set(columns) <= {"1"}, f"{launch} has {columns} warps along a pose"
         # what a program adds to must have been written by the same thread, or the two could change places.
         stored = set(re.findall(r"tt\.store (%\w+),", launch.compiled.asm["ttgir"]))
         for place in added_to(launch):

@@ -231,6 +231,11 @@ class _Job:
         divided = slices > 1 and kind != "fixed"
         shares = self.wide(slices, self.B, self.I) if divided else parts
         for which in ("all", "sums") if divided else ("both",):
+            launch = of.launch
+            if which == "all" and of.BB < 64:
+                # several would share its product's columns, and round a sum over a pose otherwise than the other kernels do:
+                # where one upper capsule takes all, what must cancel would not.
+                launch["num_warps"] = 1
             sums_kernel[(blocks, chunks, slices)](
                 self.poses,
                 self.weight,
@@ -251,7 +256,7 @@ class _Job:
                 GIVEN=given is not None,
                 FEW=of.few,
                 **self.const,
-                **of.launch,
+                **launch,
             )
         return parts
 
