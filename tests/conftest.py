@@ -31,6 +31,8 @@ def pytest_configure(config: pytest.Config) -> None:
         torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
+    # looking for litter goes through all that torch has loaded, and tests leave little.
+    gc.set_threshold(50_000)
 
 
 @pytest.fixture(autouse=True)
