@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -207,9 +208,15 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], *, free: Sequenc
     return [f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in keys if old.get(key) != new.get(key)]
 
 
+@functools.cache
+def _declared() -> dict[str, Any]:
+    """Return the type of every field; every annotation is compiled for it, so once."""
+    return typing.get_type_hints(TrainConfig)
+
+
 def _as_declared(name: str, value: Any) -> Any:
     """Turn JSON's lists into tuples and whole numbers into floats where the field is one."""
-    kind = typing.get_type_hints(TrainConfig)[name]
+    kind = _declared()[name]
     kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     if isinstance(value, list) and any(typing.get_origin(each) is tuple for each in kinds):
         return tuple(value)
