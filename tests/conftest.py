@@ -37,7 +37,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
-    torch.manual_seed(0)
+    if torch.cuda.is_available():
+        torch.manual_seed(0)
+    else:
+        # the same for a CPU; torch would also note, with a stack trace each, to seed devices that are not there.
+        torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture(scope="session", autouse=True)
