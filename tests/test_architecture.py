@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,10 @@ def package_of(path: Path) -> str:
     return ".".join(("capsella", *path.relative_to(SOURCE).parts[:-1]))
 
 
+# several checks in a row look at the same file.
+parsed = functools.lru_cache(maxsize=1)(ast.parse)
+
+
 def imported(tree: ast.AST, package: str) -> Iterator[str]:
     """Yield the full name of everything that is imported, at any depth of the file."""
     for node in ast.walk(tree):
@@ -49,7 +54,7 @@ def import_violations(source: str, part: str, package: str = "capsella.x") -> li
     if part not in ORDER:
         return [f"{part} has no place in ORDER"]
     found = []
-    for name in imported(ast.parse(source), package):
+    for name in imported(parsed(source), package):
         top, *rest = name.split(".")
         if top != "capsella" or (rest and rest[0] in ANYONES):
             continue
@@ -63,19 +68,19 @@ def import_violations(source: str, part: str, package: str = "capsella.x") -> li
 def method_calls(source: str, names: set[str]) -> list[str]:
     return [
         f"line {node.lineno}: .{node.func.attr}("
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(parsed(source))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
     ]
 
 
 def asserts(source: str) -> list[str]:
-    return [f"line {node.lineno}" for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assert)]
+    return [f"line {node.lineno}" for node in ast.walk(parsed(source)) if isinstance(node, ast.Assert)]
 
 
 def public_names(source: str) -> set[str]:
     """Collect what an ``__init__`` defines or imports from this package, without leading underscores."""
     names: set[str] = set()
-    todo: list[ast.stmt] = list(ast.parse(source).body)
+    todo: list[ast.stmt] = list(parsed(source).body)
     while todo:
         node = todo.pop()
         if isinstance(node, ast.If):
@@ -133,7 +138,7 @@ def test_no_file_calls_what_is_not_written_here(path: Path) -> None:
     if part_of(path) != "kernels":
         assert method_calls(source, {"view", "permute", "transpose"}) == []
     assert asserts(source) == []
-    assert not [name for name in imported(ast.parse(source), package_of(path)) if name.split(".")[0] == "torchvision"]
+    assert not [name for name in imported(parsed(source), package_of(path)) if name.split(".")[0] == "torchvision"]
 
 
 def test_the_other_checkers_see_what_they_should() -> None:
@@ -175,4 +180,4 @@ def test_every_routing_file_holds_one_algorithm_or_none(path: Path) -> None:
     here = [name for name in routing.names() if routing.get(name).reference.__module__ == f"capsella.routing.{path.stem}"]
     assert here == ([] if path.stem in ("__init__", "base", "dispatch") else [path.stem])
     if here:
-        assert "Departures:" in (ast.get_docstring(ast.parse(path.read_text())) or "")
+        assert "Departures:" in (ast.get_docstring(parsed(path.read_text())) or "")
