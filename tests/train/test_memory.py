@@ -222,8 +222,6 @@ needs_limits = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason=
 def train_in_little_room(size: int, steps: int) -> dict[str, Any]:
     """Train with a batch size where 160 MiB are left; return the losses, or what is said if it does not fit."""
     many = from_tensors(torch.zeros(8192, 1, SIDE, SIDE, dtype=torch.uint8), torch.arange(8192) % CLASSES)
-    torch.set_num_threads(1)
-    short_run(wide_net(), made_data(40), steps=1)  # whatever is loaded at the first step is loaded
     leave_room(160 << 20)
     try:
         return {"losses": losses(short_run(wide_net(), many, batch_size=size, steps=steps))}
@@ -231,24 +229,29 @@ def train_in_little_room(size: int, steps: int) -> dict[str, Any]:
         return {"message": one_line(error)}
 
 
-def in_a_new_interpreter(call: str) -> Any:
-    """Return what a call of a function of this file gives where nothing has run before."""
-    code = f"import json, sys; sys.path[:] = {sys.path!r}; import test_memory; print(json.dumps(test_memory.{call}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def train_again_as_told(folder: Path) -> dict[str, Any]:
+    """Train with a batch that does not fit, then with the one that is named; return what became of both."""
+    torch.set_num_threads(1)
+    short_run(wide_net(), made_data(40), steps=1)  # whatever is loaded at the first step is loaded
+    first = in_a_child(lambda: train_in_little_room(8192, 2), folder)
+    sizes = re.findall(r"batch_size=(\d+) fits$", first.get("message", ""))
+    return {"first": first, "second": in_a_child(lambda: train_in_little_room(int(sizes[0]), 3), folder) if sizes else {}}
 
 
 @needs_limits
-def test_out_of_memory_for_real_names_a_batch_size_that_then_trains() -> None:
-    # as a user does it: in two processes, neither of which begins with what other tests have left in the allocator.
-    message = in_a_new_interpreter("train_in_little_room(8192, 2)").get("message", "8192 images of 32 KiB fitted into 160 MiB")
-    assert message.startswith("batch_size=8192 does not fit into the memory of cpu")
+def test_out_of_memory_for_real_names_a_batch_size_that_then_trains(tmp_path: Path) -> None:
+    # as a user does it: in two processes, of an interpreter where no other tests have left anything in the allocator.
+    call = f"import pathlib, test_memory; print(json.dumps(test_memory.train_again_as_told(pathlib.Path({str(tmp_path)!r}))))"
+    code = f"import json, sys; sys.path[:] = {sys.path!r}; {call}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = json.loads(done.stdout.splitlines()[-1]).values()
+    message = first.get("message", "8192 images of 32 KiB fitted into 160 MiB")
+    assert message.startswith("batch_size=8192 does not fit into the memory of cpu"), first
     size = int(re.findall(r"batch_size=(\d+) fits$", message)[0])
     assert size in (256, 512, 1024)  # of 32 KiB, three times over at the most
-    found = in_a_new_interpreter(f"train_in_little_room({size}, 3)")
-    assert "losses" in found, found
-    assert len(found["losses"]) == 3
+    assert "losses" in second, second
+    assert len(second["losses"]) == 3
 
 
 @needs_limits
