@@ -117,34 +117,23 @@ def test_the_accuracies_in_the_readme_are_those_of_the_record() -> None:
 EXAMPLE = str(ROOT / "examples" / "learn_the_sign.py")
 
 
-def learn_the_sign(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT / "src"),
-        "COLUMNS": "160",
-        "OMP_NUM_THREADS": "1",  # tiny tensors: threads only get in each other's way
-        "NO_COLOR": "1",
-        "PYTHONIOENCODING": "utf-8",
-    }
-    program = [sys.executable, EXAMPLE, *arguments]
-    return subprocess.run(program, capture_output=True, text=True, encoding="utf-8", env=environment, timeout=240, check=False)
-
-
-def test_the_first_example_shows_what_both_networks_learned() -> None:
-    result = learn_the_sign("--epochs", "1")
-    assert result.returncode == 0, result.stderr
-    rows = {
-        name: re.search(rf"│ {name} +│ +(\d+\.\d)%((?: +│ +\d\.\d+)+) +│", result.stdout)
-        for name in ("without bias", "with bias")
-    }
-    assert all(rows.values()), result.stdout
+def test_the_first_example_shows_what_both_networks_learned(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [EXAMPLE, "--epochs", "1"])
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("NO_COLOR", "1")
+    runpy.run_path(EXAMPLE, run_name="__main__")
+    shown = capsys.readouterr().out
+    rows = {name: re.search(rf"│ {name} +│ +(\d+\.\d)%((?: +│ +\d\.\d+)+) +│", shown) for name in ("without bias", "with bias")}
+    assert all(rows.values()), shown
     # without a bias −x and x cannot be told apart: at most half are right, and probes mirror each other.
     share, probes = rows["without bias"].groups()
     values = re.findall(r"\d\.\d+", probes)
     assert float(share) <= 50.0
     assert values == values[::-1]
     assert float(rows["with bias"][1]) > float(share)
-    gaps = dict(re.findall(r"^(with(?:out)? bias): .* differ by at most (\S+)$", result.stdout, flags=re.MULTILINE))
+    gaps = dict(re.findall(r"^(with(?:out)? bias): .* differ by at most (\S+)$", shown, flags=re.MULTILINE))
     assert float(gaps["without bias"]) == 0
     assert float(gaps["with bias"]) > 0
 

@@ -25,15 +25,15 @@ def test_the_version_is_printed() -> None:
 
 
 def test_info_lists_routing_algorithms_and_models() -> None:
-    result = capsella("info")
-    assert result.returncode == 0
-    assert result.stderr == ""
+    # as users run it: test_get_as_users_run_it.
+    code, out, err = in_process("info")
+    assert (code, err) == (0, "")
     for name in (*names(), *list_models()):
-        assert re.search(rf"\b{name}\b", result.stdout), name
-    row = next(line for line in result.stdout.splitlines() if "│ capsnet " in line)
+        assert re.search(rf"\b{name}\b", out), name
+    row = next(line for line in out.splitlines() if "│ capsnet " in line)
     assert "1×28×28" in row
     assert "8,215,568" in row
-    assert "reference" in result.stdout
+    assert "reference" in out
 
 
 def test_info_describes_one_model_at_a_given_size() -> None:
