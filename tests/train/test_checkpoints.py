@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import os
 import pickle
@@ -10,7 +12,6 @@ import re
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import zipfile
@@ -29,7 +30,6 @@ from capsella.train.checkpoint import FORMAT, read_checkpoint, read_newest, writ
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from run_harness import Child, assert_same_run, assert_same_tensors, interrupted, metrics, newest, train, until
-from running import SOURCE
 
 FILES = ("model.safetensors", "state.safetensors", "state.json")
 
@@ -274,60 +274,61 @@ def test_a_disk_that_takes_not_even_a_line_is_said_in_one(name: str, tmp_path: P
         assert_same_run(run, tmp_path / "whole")
 
 
-ON_A_FULL_DISK = """
-import sys
-sys.path.insert(0, {here!r})
-from pathlib import Path
-from run_harness import train
-from capsella.errors import RunError
-disk = Path({disk!r})
-ballast = disk / "ballast"
-def fill(event):
-    if event["event"] == "log" and event["step"] == 4:
-        with ballast.open("wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(65536))
-            except OSError:
-                pass
-try:
-    train(disk / "run", checkpoint_seconds=0, listeners=[fill])
-except RunError as error:
-    print(type(error).__name__, error)
-print(sorted(path.name for path in (disk / "run" / "checkpoints").iterdir()))
-ballast.unlink()
-print(train(disk / "run", resume=True, checkpoint_seconds=0).status)
-train({whole!r}, checkpoint_seconds=0)
-from run_harness import assert_same_run
-assert_same_run(disk / "run", Path({whole!r}))
-print("the same")
-"""
+def mount_small(disk: Path) -> None:
+    """Mount 8 MiB of memory as a file system that this process alone sees."""
+    own_mounts, own_users, private_below = 0x20000, 0x10000000, 0x4000 | 0x40000
+    user, group = os.geteuid(), os.getegid()
+    system = ctypes.CDLL(None, use_errno=True)
+
+    def call(name: str, *arguments: object) -> None:
+        if getattr(system, name)(*arguments):
+            raise OSError(ctypes.get_errno(), f"{name} is refused")
+
+    call("unshare", own_mounts if user == 0 else own_mounts | own_users)
+    if user:
+        # who is root among users of its own may mount.
+        for name, words in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+            Path(f"/proc/self/{name}").write_text(words)
+    call("mount", b"none", b"/", None, ctypes.c_ulong(private_below), None)
+    call("mount", b"none", os.fsencode(disk), b"tmpfs", ctypes.c_ulong(0), b"size=8m")
 
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
+    disk, whole, told = tmp_path / "disk", tmp_path / "whole", tmp_path / "told"
     disk.mkdir()
-    # a file system of its own that only this process sees.
-    mount = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
-    probe = ["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk)]
-    if shutil.which("unshare") is None or subprocess.run([*mount, *probe], capture_output=True, check=False).returncode:
+    ballast = disk / "ballast"
+
+    def fill(event: dict[str, Any]) -> None:
+        if event["event"] == "log" and event["step"] == 4:
+            with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(65536))
+
+    def act() -> None:
+        mount_small(disk)
+        lines = []
+        try:
+            train(disk / "run", checkpoint_seconds=0, listeners=[fill])
+        except RunError as error:
+            lines.append(f"{type(error).__name__} {error}")
+        lines.append(str(sorted(path.name for path in (disk / "run" / "checkpoints").iterdir())))
+        ballast.unlink()
+        lines.append(train(disk / "run", resume=True, checkpoint_seconds=0).status)
+        train(whole, checkpoint_seconds=0)
+        assert_same_run(disk / "run", whole)
+        told.write_text("\n".join([*lines, "the same"]))
+
+    if Child(lambda: mount_small(disk)).wait():
         pytest.skip("NO FULL DISK WAS TRIED: nothing may be mounted here")
-    script = ON_A_FULL_DISK.format(here=str(Path(__file__).parent), disk=str(disk), whole=str(tmp_path / "whole"))
-    command = f'{" ".join(probe)} && exec {sys.executable} -c "$SCRIPT"'
-    done = subprocess.run(
-        [*mount, "sh", "-c", command],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "SCRIPT": script, "PYTHONPATH": str(SOURCE)},
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    child = Child(act)
+    assert child.wait() == 0, child.said
+    lines = told.read_text().splitlines()
     # whichever file needs the room first says so.
     assert re.fullmatch(r"(CheckpointError|RunError) \S+ could not be written \(No space left on device\); .*", lines[0])
     assert lines[1] == "['step-000000002', 'step-000000003']"
     assert lines[2:] == ["finished", "the same"]
+    # nobody else has seen any of it.
+    assert list(disk.iterdir()) == []
 
 
 # signals and other writers ---------------------------------------------------------------------------------------------------
