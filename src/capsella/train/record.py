@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -78,10 +79,14 @@ def environment(device: torch.device, world_size: int) -> dict[str, Any]:
     }
 
 
-def _installed() -> Iterator[tuple[str, str]]:
+@functools.cache
+def _installed() -> tuple[tuple[str, str], ...]:
+    """Return the versions of packages, which stay what they are while a program runs."""
+    found = []
     for name in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            yield name, metadata.version(name)
+            found.append((name, metadata.version(name)))
+    return tuple(found)
 
 
 def commit() -> str | None:
