@@ -62,6 +62,17 @@ def _library() -> None:
     compiled_agreement._library()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _commit() -> Iterator[None]:
+    """Ask for the commit once: every run notes it, and asks git three times."""
+    from capsella.train.record import commit
+
+    with pytest.MonkeyPatch.context() as patch:
+        if found := commit():
+            patch.setenv("CAPSELLA_COMMIT", found)
+        yield
+
+
 @pytest.fixture
 def own_litter() -> Iterator[None]:
     """Let a benchmark, which collects garbage before every reading, look through what it made and not all that is loaded."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,19 @@ def test_the_folder_holds_what_the_documents_say(tmp_path: Path) -> None:
     assert config["parameters"] == sum(p.numel() for p in capsnet().parameters())
     assert config["data"]["train"]["digest"] == made_data().digest
     assert {"capsella", "torch", "python", "commit", "device"} <= set(config["environment"])
+
+
+def test_a_run_notes_the_commit_of_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def noted() -> str | None:
+        return short_run(plain_net(), steps=1).config["environment"]["commit"]
+
+    monkeypatch.delenv("CAPSELLA_COMMIT", raising=False)
+    if (Path(__file__).parents[2] / ".git").exists():
+        assert re.fullmatch(r"[0-9a-f]{40}\+?", noted() or "")
+    else:
+        assert noted() is None
+    monkeypatch.setenv("CAPSELLA_COMMIT", "as it was copied")
+    assert noted() == "as it was copied"
 
 
 def test_early_stopping_is_recorded_as_reached_or_not() -> None:
