@@ -79,7 +79,7 @@ def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
     write(tmp_path, "bars", [bar], verdicts=["MISSED by 1.5×"], load_before=0.3)
     page = speed_page(read_records(tmp_path))["speed.md"]
     assert "## a chip, torch 2.99\n" in page
-    assert "Other programs kept 0.3 processors" in page
+    assert "other programs kept busy when a measurement began: 0.3 (bars)." in page
     assert "| a | ≤ 2 ms |  | 3 ms | MISSED by 1.5× | by hand |" in page
     times = "0.5 (0.4 to 0.6) | 1.5 (1.25 to 2) | 0.5 | 3 | 4 | 3.0"
     assert f"| agreement | float32 | one\\|two * | {times} |" in page

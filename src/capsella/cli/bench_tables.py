@@ -31,7 +31,7 @@ def in_bytes(count: int) -> str:
 
 def _where(found: Mapping[str, Any]) -> str:
     load = found.get("load_before")
-    return f"{found['device']}, torch {found['torch']}" + (f", load {load:.1f} before" if load is not None else "")
+    return f"{found['device']}, torch {found['torch']}" + (f", {load:.1f} processors busy before" if load is not None else "")
 
 
 def print_data(console: Console, found: Mapping[str, Any]) -> None:

@@ -51,9 +51,11 @@ def speed_page(records: Mapping[str, Mapping[str, Record]]) -> dict[str, str]:
     for device, kinds in records.items():
         first = next(iter(kinds.values()))
         parts.append(f"## {first['device']}, torch {first['torch']}\n")
-        loads = [record["load_before"] for record in kinds.values() if record.get("load_before") is not None]
+        loads = [
+            f"{kinds[kind]['load_before']:.1f} ({kind})" for kind in KINDS if kinds.get(kind, {}).get("load_before") is not None
+        ]
         if loads:
-            parts.append(f"Other programs kept {max(loads):.1f} processors of the machine busy when a measurement began.\n")
+            parts.append(f"Processors that other programs kept busy when a measurement began: {', '.join(loads)}.\n")
         for kind in KINDS:
             if kind in kinds:
                 text, pictures = _SECTIONS[kind](device, kinds[kind])
