@@ -35,9 +35,25 @@ def test_a_step_is_timed_after_its_losses_agree() -> None:
         # one capsule layer, noted once.
         assert reading.routed_by
         assert "," not in reading.routed_by
+        assert reading.floor > 0
+        assert reading.over_floor == reading.median / reading.floor
     assert (fast.fast, plain.fast) == (True, False)
     assert 0 <= fast.difference < step.BOUND["float32"]
     assert said[0].startswith("capsnet_small, 28 px, float32: losses agree to ")
+
+
+def test_the_least_of_a_step_is_what_its_products_and_its_weights_cost() -> None:
+    cost = step.least(step.Job("convnet_avg", 28, 2, "bf16"))
+    assert cost is not None
+    # nobody asks for the gradient of an image.
+    first, second, last = 2 * 400 * 81 * 256, 3 * 36 * 81 * 256 * 256, 3 * 256 * 10
+    assert cost.operations == 2 * 2 * (first + second + last)
+    weights = 4 * 5_332_234
+    assert (cost.read, cost.written) == (4 * weights + 2 * 28 * 28, 4 * weights)
+
+
+def test_a_network_that_looks_at_values_has_no_floor() -> None:
+    assert step.least(step.Job("quadratic_capsnet", 28, 2, "bf16")) is None
 
 
 @pytest.mark.usefixtures("no_compiler")

@@ -148,6 +148,7 @@ def test_an_interrupted_run_keeps_what_it_has_written(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("step", "--quick", "--size", "5"), "image_size=(5, 5) is too small for the trunk"),
         (("routing", "--case", "capsnet-29"), "case='capsnet-29' is unknown; did you mean 'capsnet-28'"),
         (("routing", "--algorithm", "agrement"), "routing='agrement' is unknown; did you mean 'agreement'"),
         (("routing", "--precision", "float64"), "precision='float64' is unknown"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 
 from capsella.data import ImageData, from_tensors
 from capsella.models import Prediction, create_model
-from capsella.train import Evaluation, evaluate
+from capsella.train import Evaluation, evaluate, loop
+from capsella.train.memory import is_out_of_memory
 
 # scores of six images and their classes: 0, 1, 2 right, 3 and 4 wrong, 5 right.
 SCORES = torch.tensor(
@@ -257,3 +259,34 @@ def test_a_run_comes_back_from_the_device_it_was_measured_on() -> None:
     assert here.accuracy == there.accuracy
     assert {parameter.device.type for parameter in run.model.parameters()} == {"cpu"}
     assert run.predict(torch.rand(2, 1, SIDE, SIDE)).scores.shape == (2, CLASSES)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("too large"), torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("broken")]
+)
+def test_where_a_gpu_has_no_room_for_larger_batches_smaller_ones_are_taken(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def measured(*_: object, batch_size: int, **__: object) -> str:
+        tried.append(batch_size)
+        if batch_size > 256:
+            raise error
+        return "measured"
+
+    monkeypatch.setattr(loop, "evaluate", measured)
+    trainer = SimpleNamespace(
+        stepper=SimpleNamespace(device=torch.device("cuda")),
+        config=SimpleNamespace(batch_size=128),
+        model=None,
+        share=(0, 1),
+        fabric=SimpleNamespace(autocast=None),
+    )
+    if is_out_of_memory(error):
+        assert loop.Trainer.evaluate(trainer, made_data(2)) == "measured"  # type: ignore[arg-type, comparison-overlap]
+        assert tried == [1024, 256]
+    else:
+        with pytest.raises(RuntimeError, match="broken"):
+            loop.Trainer.evaluate(trainer, made_data(2))  # type: ignore[arg-type]
+        assert tried == [1024]

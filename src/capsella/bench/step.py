@@ -10,14 +10,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from capsella.bench.clock import peak_memory, time_as_it_runs
 from capsella.bench.gate import failure
+from capsella.bench.problems import REFERENCE, Least
+from capsella.bench.routing import Speeds
 from capsella.bench.timing import WrongValues
 from capsella.data import Batch
 from capsella.data.tensors import from_tensors
 from capsella.errors import RunError
-from capsella.models import create_model
+from capsella.models import Model, create_model
 from capsella.routing.dispatch import choices, prefer
 from capsella.train.config import TrainConfig
 from capsella.train.memory import is_out_of_memory
@@ -99,6 +103,9 @@ class StepReading:
         how: what the clock was.
         memory: bytes; on a GPU everything, weights and optimiser included, elsewhere what a step asks for beside them.
         reserved: bytes that the allocator held of a GPU's memory, room between tensors and a graph's own included.
+        floor: seconds that the step's least operations or bytes take on this device, whichever are more; 0 where none is known.
+        floor_says: how the floor comes about.
+        over_floor: median over floor.
         difference: largest relative difference of the first losses to the plain step's.
         accuracy: on the test set after the last epoch.
         problem: why there is no time.
@@ -121,6 +128,9 @@ class StepReading:
     how: str = ""
     memory: int = 0
     reserved: int = 0
+    floor: float = 0.0
+    floor_says: str = ""
+    over_floor: float = 0.0
     difference: float = 0.0
     accuracy: float = 0.0
     problem: str = ""
@@ -181,8 +191,36 @@ def facts(device: torch.device, readings: Sequence[StepReading]) -> dict[str, An
     return {**says, "differences": differences(readings)}
 
 
+def least(job: Job) -> Least | None:
+    """Count the least that a step costs: nothing is computed; None where a network looks at values.
+
+    Operations are those of convolutions and matrix products, forward and backward, routing by the reference. Bytes are those of
+    the images and of the weights: a gradient written, and read by Adam with the weight and two averages, which it writes.
+    """
+    with FakeTensorMode(), FlopCounterMode(display=False) as counter, prefer(REFERENCE):
+        try:
+            model = _model(job)
+            images, classes = torch.empty(job.batch_size, 1, job.size, job.size), torch.zeros(job.batch_size, dtype=torch.long)
+            found = model(images, classes)
+            torch.autograd.backward([each.sum() for each in (found.scores, found.reconstruction) if each is not None])
+        except DataDependentOutputException:
+            return None
+        weights = sum(4 * parameter.numel() for parameter in model.parameters())
+    return Least(4 * weights + job.batch_size * job.size**2, 4 * weights, counter.get_total_flops())
+
+
+def _model(job: Job) -> Model:
+    image_size = (job.size, job.size)
+    return create_model(job.model, image_size=image_size, in_channels=1, num_classes=_CLASSES, **job.options).train()
+
+
 def measure(
-    todo: Sequence[Job], device: torch.device, *, budget: float = 0.5, say: Callable[[str], None] = lambda line: None
+    todo: Sequence[Job],
+    device: torch.device,
+    *,
+    budget: float = 0.5,
+    speeds: Speeds | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[StepReading]:
     """Compare the first losses of the fast step with the plain one's, then time it.
 
@@ -190,11 +228,17 @@ def measure(
         todo: steps to time.
         device: where.
         budget: seconds of each timing.
+        speeds: of the device; measured if None.
         say: is told what goes on.
     """
+    speeds = speeds or Speeds.of(device, list(dict.fromkeys(job.precision for job in todo)))
     for job in todo:
         start = time.perf_counter()
         reading = _guarded(job, device, budget)
+        cost = least(job)
+        if cost is not None and not reading.problem:
+            floor, says = speeds.floor(cost, job.precision)
+            reading = replace(reading, floor=floor, floor_says=says, over_floor=reading.median / floor)
         took = f"in {time.perf_counter() - start:.1f} s"
         say(f"{job.name}: {reading.problem or f'losses agree to {reading.difference:.1g}, timed'} {took}")
         yield reading
@@ -259,7 +303,7 @@ def _stepping(job: Job, device: torch.device) -> Iterator[tuple[Stepper, Callabl
     """Give a network's stepper, and a function that takes a step on one and the same batch."""
     config = TrainConfig(batch_size=job.batch_size, precision=job.precision, fast=job.fast, device=device.type)
     torch.manual_seed(0)
-    model = create_model(job.model, image_size=(job.size, job.size), in_channels=1, num_classes=_CLASSES, **job.options).train()
+    model = _model(job)
     stepper = Stepper(make_fabric(config), model, config, choose_loss(config, model, several=False))
     batch = _batch(job, device)
     try:

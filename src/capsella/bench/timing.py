@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from capsella import __numerics__, __version__
+from capsella.train.record import commit
 
 _LOOK = 0.25  # seconds
 
@@ -130,6 +131,12 @@ def file_name(kind: str, device: torch.device) -> str:
     return f"{kind}-{slug}-torch{torch.__version__.partition('+')[0]}.json"
 
 
+@functools.cache
+def _commit() -> str | None:
+    """Return the commit of the code that is measured; a record is written after every reading."""
+    return commit()
+
+
 def record(kind: str, device: torch.device, readings: Sequence[Any], **facts: Any) -> dict[str, Any]:
     """Return a record of readings, dataclasses all, that JSON can hold."""
     return {
@@ -141,6 +148,7 @@ def record(kind: str, device: torch.device, readings: Sequence[Any], **facts: An
         "load_before": load_before(),
         "capsella": __version__,
         "numerics": __numerics__,
+        "commit": _commit(),
         **facts,
         "readings": [asdict(reading) for reading in readings],
     }

@@ -142,6 +142,9 @@ def step(
             precisions=precision or (),
             batch_size=batch_size or (8 if quick else None),
         )
+        # a network that cannot be made for such images says so now, and not in the middle.
+        for job in todo:
+            bench_step.least(job)
     todo = bench_step.with_plain(todo) if plain else todo
     todo += bench_step.large_jobs() if (gpu if large is None else large) else []
     readings = everything(

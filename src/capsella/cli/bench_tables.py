@@ -83,7 +83,7 @@ def print_step(console: Console, found: Mapping[str, Any]) -> None:
     """Show steps and epochs."""
     title = f"training on {_where(found)}"
     table = Table("what", "model", title=title, title_justify="left")
-    for name in ("px", "batch", "precision", "step", "ms", "low", "high", "repeats", "MiB", "losses differ by"):
+    for name in ("px", "batch", "precision", "step", "ms", "low", "high", "repeats", "× floor", "MiB", "losses differ by"):
         table.add_column(name, justify="right")
     table.add_column("routed by")
     for reading in found["readings"]:
@@ -98,10 +98,11 @@ def print_step(console: Console, found: Mapping[str, Any]) -> None:
         ]
         routed = reading["routed_by"] or reading["implementation"]
         if reading["problem"]:
-            table.add_row(*start, *[""] * 6, f"{routed}: {reading['problem']}")
+            table.add_row(*start, *[""] * 7, f"{routed}: {reading['problem']}")
             continue
         times = [milliseconds(reading[key]) for key in ("median", "low", "high")]
-        rest = [str(reading["repeats"]), in_bytes(reading["memory"]), f"{reading['difference']:.1g}", routed]
+        floor = f"{reading['over_floor']:.3g}" if reading["floor"] else ""
+        rest = [str(reading["repeats"]), floor, in_bytes(reading["memory"]), f"{reading['difference']:.1g}", routed]
         table.add_row(*start, *times, *rest)
     console.print(table)
     for each in found["differences"]:

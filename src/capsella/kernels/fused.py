@@ -14,6 +14,7 @@ from capsella.functional import direction
 from capsella.functional.squash import KINDS
 from capsella.kernels.fused_agreement import agreement_op
 from capsella.kernels.fused_em import em_op, too_large
+from capsella.kernels.plain_tiles import is_open
 from capsella.routing.base import Call, Implementation, Routed, as_couplings, check_bias, get
 from capsella.routing.dispatch import register_implementation
 from capsella.routing.em import check_arguments
@@ -60,7 +61,8 @@ def refuse(call: Call) -> list[str]:
             reasons.append(f"{'·'.join(letters)} is {count}, above {most}")
     if call.dtype == torch.float32 and not get(call.algorithm).is_iterative:
         votes = sizes["B"] * sizes["I"] * sizes["J"] * sizes["D"]
-        if votes >= _VOTES and (call.shared or sizes["B"] >= _SAMPLES):
+        # nothing else takes sizes that a compiler leaves open.
+        if not is_open(votes) and votes >= _VOTES and (call.shared or sizes["B"] >= _SAMPLES):
             which = "one weight serves all" if call.shared else f"B is {sizes['B']}, {_SAMPLES} or more,"
             reasons.append(f"{which} and B·I·J·D is {votes}, {_VOTES} or more, where a float32 matrix product is faster")
     if call.algorithm == "em":

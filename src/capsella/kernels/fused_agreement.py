@@ -58,11 +58,13 @@ class Tiles:
         each = -(-units // programs)
         return -(-units // each), each
 
-    def slices(self, uppers: int, others: int, device: torch.device) -> tuple[int, int]:
-        """Split upper capsules likewise, where ``others`` alone leave multiprocessors without a program."""
+    def slices(self, uppers: int, others: int, device: torch.device, *, most: int) -> tuple[int, int]:
+        """Split upper capsules likewise, ``most`` times at most, where ``others`` alone leave multiprocessors idle."""
         if self.few or others >= multiprocessors(device):
             return 1, uppers
-        return self.split(uppers, others, device)
+        _, each = self.split(uppers, others, device)
+        each = max(each, -(-uppers // max(1, most)))
+        return -(-uppers // each), each
 
 
 @dataclass(frozen=True)
@@ -225,9 +227,10 @@ class _Job:
         of = {"fixed": fixed, "agree": self.plan.agree, "pull": self.plan.pull}[kind]
         blocks = -(-self.B // of.BB)
         chunks, tiles = of.split(-(-self.I // of.BI), blocks, self.device)
-        slices, each = of.slices(self.J, blocks * chunks, self.device)
+        # a softmax over upper capsules that several programs have takes a pass of its own, of which each leaves one number for
+        # every sample and lower capsule: fewer than there are upper ones, or these would be as many as all couplings.
+        slices, each = of.slices(self.J, blocks * chunks, self.device, most=self.J if kind == "fixed" else self.J - 1)
         parts = self._room(chunks)
-        # a softmax over upper capsules that several programs have takes a pass of its own.
         divided = slices > 1 and kind != "fixed"
         shares = self.wide(slices, self.B, self.I) if divided else parts
         for which in ("all", "sums") if divided else ("both",):
@@ -412,7 +415,8 @@ def agreement_backward_op(
             (chunks, tiles), (splits, blocks) = of.split(all_tiles, 1, job.device), (1, all_blocks)
         else:
             (splits, blocks), (chunks, tiles) = of.split(all_blocks, all_tiles, job.device), (all_tiles, 1)
-        slices, each = of.slices(J, chunks * splits, job.device)
+        # each leaves a gradient of all poses; together they stay fewer than the votes.
+        slices, each = of.slices(J, chunks * splits, job.device, most=(J * D - 1) // P)
         places = chunks * of.BI if job.shared else I
         d_poses = torch.empty_like(job.poses) if slices == 1 else job.wide(slices, B, I, P)
         d_weight = job.wide(splits, places, J, rows, P // rows, D // rows)

@@ -5,9 +5,9 @@ With S the sum of the upper poses so far and X any tensor [B, J, D], one tile of
     Z_j = X_j W_jᵀ      <û_ij, X_j> = Σ_p u_ip Z_ijp      Σ_i c_ij û_ij = (c_j∘u) W_j
 
 so every product runs on the matrix units and a vote is never made. ``sums_kernel`` does one iteration, or one step of
-the way back; ``finish_kernel`` adds what the programs left, squashes, and turns gradients round at the squash;
-``gradients_kernel`` makes the gradients of poses, weight and couplings. Programs write their own sums, which are added in a
-fixed order: there are no atomics, and results are the same every time.
+the way back; ``finish_kernel`` adds what the programs left and squashes, ``turn_kernel`` takes gradients back through the
+squash; ``gradients_kernel`` makes the gradients of poses, weight and couplings. Programs write their own sums, which are added
+in a fixed order: no two add to the same number, and results are the same every time.
 
 Where lower capsules and samples are too few to fill a device, the upper capsules are divided among programs as well: EACH of
 them a program. What a softmax takes over all of them, its denominator and the mean on the way back, is then a pass of its own

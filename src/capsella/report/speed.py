@@ -112,16 +112,19 @@ def _step(device: str, record: Record) -> tuple[str, dict[str, str]]:
         start = [reading["model"], f"{reading['size']}", f"{reading['batch_size']}", reading["precision"], kind]
         routed = reading["routed_by"] or ("" if reading["implementation"] == "auto" else reading["implementation"])
         if reading["problem"]:
-            rows.append([*start, reading["problem"], "", "", routed])
+            rows.append([*start, reading["problem"], *[""] * 4, routed])
             continue
-        rows.append([*start, _spread(reading), _mebibytes(reading["memory"]), f"{reading['parameters']:,}", routed])
-    head = ["model", "pixels", "batch", "precision", "what", "ms", "MiB", "parameters", "routed by"]
+        # an epoch has no floor, nor have steps that were measured before there was one.
+        floors = [_milliseconds(reading["floor"]), _number(reading["over_floor"])] if reading.get("floor") else ["", ""]
+        rows.append([*start, _spread(reading), *floors, _mebibytes(reading["memory"]), f"{reading['parameters']:,}", routed])
+    head = ["model", "pixels", "batch", "precision", "what", "ms", "floor", "× floor", "MiB", "parameters", "routed by"]
     says = (
         f"The fast step's first {record['compared']} losses are within "
         + ", ".join(f"{bound:g} ({precision})" for precision, bound in record["bound"].items())
-        + f" of the plain step's. Memory: {record['memory_says']}.\n"
+        + " of the plain step's. A floor is what convolutions and products, or weights with Adam's averages, take at least. "
+        f"Memory: {record['memory_says']}.\n"
     )
-    text = f"### Training\n\n{says}\n{_table(head, rows, right=(1, 2, 5, 6, 7))}"
+    text = f"### Training\n\n{says}\n{_table(head, rows, right=(1, 2, 5, 6, 7, 8, 9))}"
     if record["differences"]:
         gaps = [
             [f"{each['model']} − {each['trunk']}", str(each["size"]), each["precision"], _milliseconds(each["seconds"])]

@@ -7,6 +7,7 @@ uninterrupted one would have taken.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import time
@@ -197,16 +198,25 @@ class Trainer:
 
     def evaluate(self, data: ImageData) -> Evaluation:
         """Measure the network on a split, each process its share."""
-        return evaluate(
+        measure = functools.partial(
+            evaluate,
             self.model,
             data,
-            # without gradients nothing is kept, and a step's room is enough for several batches.
-            batch_size=max(256, 4 * self.config.batch_size),
             device=self.stepper.device,
             share=self.share,
             reduce=lambda tensor: self.fabric.all_reduce(tensor, reduce_op="sum"),
             context=self.fabric.autocast,
         )
+        batch_size = max(256, self.config.batch_size)
+        if self.stepper.device.type == "cuda":
+            # most of the time goes into launches, of which larger batches have fewer; where they do not fit, smaller ones do.
+            try:
+                return measure(batch_size=4 * batch_size)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            torch.cuda.empty_cache()
+        return measure(batch_size=batch_size)
 
     def _read(self) -> list[float]:
         """Return and clear the sums since the last reading; the one place of an epoch that waits for the device."""
