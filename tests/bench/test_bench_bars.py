@@ -65,7 +65,7 @@ def test_routing_is_judged_by_what_the_dispatcher_takes() -> None:
     assert bars["agreement, capsnet-40, bfloat16"].verdict == "not measured"
     assert not any("float32" in what for what in bars)  # the bars are about a step with a bf16 trunk
     assert bars["EM over its eager reference, B2 I3, mixed (as the fast step calls it)"].measured == 10
-    memory = bars["agreement: extra peak memory over inputs, outputs and gradients"]
+    memory = bars["agreement: extra peak memory over inputs, outputs and gradients, capsnet-28 and capsnet-40"]
     assert (memory.measured, memory.verdict) == (2.5, "MISSED by 1.25×")
     assert "capsnet-28, bfloat16" in memory.says
 

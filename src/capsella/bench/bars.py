@@ -136,7 +136,7 @@ def routing_bars(readings: Sequence[RoutingReading]) -> list[BarReading]:
         ratios = [(one.memory / one.least_memory, one) for one in all_of_it if one is not None]
         worst, one_worst = max(ratios, key=lambda pair: pair[0]) if ratios else (None, None)
         says = _how(one_worst) + (f", worst: {one_worst.case}, {one_worst.precision}" if one_worst else "")
-        what = f"{algorithm}: extra peak memory over inputs, outputs and gradients"
+        what = f"{algorithm}: extra peak memory over inputs, outputs and gradients, {' and '.join(ROUTING_CASES)}"
         found.append(BarReading(what, "×", 2, 0, worst, says=says))
     return found
 
