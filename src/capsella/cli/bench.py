@@ -69,7 +69,9 @@ def data(
 @bench.command("routing")
 def routing(
     device: Device = None,
-    case: Annotated[list[str] | None, typer.Option(help="Sizes by name, such as capsnet-28; all if left out.")] = None,
+    case: Annotated[
+        list[str] | None, typer.Option(help="Sizes by name: capsnet-28, with --quick plain; all if left out.")
+    ] = None,
     algorithm: Annotated[list[str] | None, typer.Option(help="Algorithms by name; all if left out.")] = None,
     precision: Annotated[list[str] | None, typer.Option(help="float32, bfloat16 or mixed; by the device if left out.")] = None,
     budget: Annotated[float, typer.Option(help="Seconds of each timing.")] = 0.3,

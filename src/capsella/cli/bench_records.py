@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import sys
@@ -24,6 +25,9 @@ Device = Annotated[str | None, typer.Option(help="cpu or cuda; a GPU if there is
 Out = Annotated[Path | None, typer.Option(help="Write the record to this JSON file, after every reading.")]
 Root = Annotated[Path | None, typer.Option(readable=False, help="The data directory.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Small sizes and short timings, to see that it works.")]
+
+
+_WIDE = 160
 
 
 class _Stopped(BaseException):
@@ -154,8 +158,9 @@ def write_record(out: Path | None, found: dict[str, Any]) -> None:
 
 
 def console() -> Console:
-    """Return where tables are printed."""
-    return Console(highlight=False)
+    """Return where tables are printed; a pipe or a file, which has no width of its own, gets enough for every column."""
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(highlight=False, width=None if has_width else _WIDE)
 
 
 def say(line: str) -> None:
