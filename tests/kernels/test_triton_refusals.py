@@ -126,7 +126,7 @@ def test_sizes_that_em_cannot_count_are_refused(sizes: dict[str, int], reason: s
 
 def test_em_leaves_long_float32_poses_to_the_reference() -> None:
     call = replace(GOOD, algorithm="em", sizes={**SIZES, "D": 33})
-    assert fused.refuse(call) == ["D is 33, above 32, where float32 sums lose more digits than the reference's"]
+    assert fused.refuse(call) == ["D is 33, above 32, where float32 is less exact than the reference"]
     for differs in ({"sizes": {**SIZES, "D": 32}}, {"dtype": torch.bfloat16}, {"algorithm": "agreement"}):
         assert fused.refuse(replace(call, **differs)) == []  # type: ignore[arg-type]
 

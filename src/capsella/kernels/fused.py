@@ -23,7 +23,7 @@ from capsella.shapes import dims
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _MOST_ITERATIONS = 5
 _LARGEST_POSE = 64
-# values of a pose whose float32 densities EM adds up as exactly as the reference does.
+# values of a float32 pose for which EM kept to the parity rule; for 64 it did not.
 _LARGEST_EXACT = 32
 # float32 votes of routing in one step for which a matrix product was faster on an H200, if there are so many samples or if one
 # weight serves all lower capsules. Half precision has no such size.
@@ -68,9 +68,7 @@ def refuse(call: Call) -> list[str]:
     if call.algorithm == "em":
         reasons += too_large(sizes, call.options.get("num_iters", 3))
         if call.dtype == torch.float32 and _LARGEST_EXACT < sizes["D"] <= _LARGEST_POSE:
-            reasons.append(
-                f"D is {sizes['D']}, above {_LARGEST_EXACT}, where float32 sums lose more digits than the reference's"
-            )
+            reasons.append(f"D is {sizes['D']}, above {_LARGEST_EXACT}, where float32 is less exact than the reference")
     couplings = call.options.get("couplings")
     if isinstance(couplings, Tensor) and (couplings.ndim != 2 or tuple(couplings.shape) != (call.sizes["I"], call.sizes["J"])):
         reasons.append(f"couplings have shape {list(couplings.shape)}; it needs [I, J]")

@@ -96,7 +96,10 @@ def power(size: int, least: int) -> int:
 
 
 def plan(B: int, I: int, J: int, P: int, D: int, *, T: int, width: int, there: int) -> Plan:
-    """Choose tiles; measured on an H200 for P of 8 and 16 with D of 8 to 16, for other poses those of their neighbours.
+    """Choose tiles.
+
+    They were measured on an H200 for P = 8 with 32 to 256 samples, and for P = 16 with 32; D was 8 to 16. Other poses have
+    those of their neighbours.
 
     Args:
         B: samples.

@@ -18,11 +18,12 @@ PICTURES = "speed"
 
 _INTRODUCTION = """# Speed
 
-Made by `capsella bench page` from the records in [results/bench](../results/bench), which `capsella bench all` writes. What is
-timed has passed the gate before: values and gradients against float64 by the [parity rule](decisions/0003-parity-rule.md), the
-first losses of a fast step against those of a plain one. Times are medians with the lowest and the highest reading. A floor is
-the least time that the bytes which must be read and written take at the bandwidth of a large copy, or the operations at the
-rate of a large matrix product, whichever is more. How batches are drawn is timed in [data.md](data.md#speed).
+Made by `capsella bench page` from the records in [results/bench](../results/bench), which `capsella bench all` and, for several
+runs at once, `capsella bench together` write. What is timed has passed the gate before: values and gradients against float64 by
+the [parity rule](decisions/0003-parity-rule.md), the first losses of a fast step against those of a plain one. Times are
+medians with the lowest and the highest reading. A floor is the least time that the bytes which must be read and written take at
+the bandwidth of a large copy, or the operations at the rate of a large matrix product, whichever is more. How batches are drawn
+is timed in [data.md](data.md#speed).
 """
 
 
