@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from capsella.bench.bars import BarReading, cpu_bars, judge, read_readings, routing_bars, step_bars
+from capsella.bench.bars import BarReading, cpu_bars, judge, judge_records, routing_bars, step_bars
 from capsella.bench.routing import BOTH, FORWARD, RoutingReading
 from capsella.bench.step import EPOCH, STEP, StepReading
 from capsella.bench.timing import record
@@ -115,15 +115,16 @@ def test_with_a_compiler_the_faster_of_the_library_and_torch_compile_counts() ->
 
 
 def test_parts_that_were_not_run_have_no_bars() -> None:
-    gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    assert len(judge(gpu, [], [])) == len(judge(gpu, [], None)) + len(judge(gpu, None, []))
-    assert judge(cpu, None, []) == []
-    assert len(judge(cpu, [], None)) == 4
+    assert len(judge([], [], gpu=True)) == len(judge([], None, gpu=True)) + len(judge(None, [], gpu=True))
+    assert judge(None, [], gpu=False) == []
+    assert len(judge([], None, gpu=False)) == 4
 
 
 @pytest.mark.parametrize(("kind", "readings"), [("routing", [routed(median=1e-3)]), ("step", [stepped(median=2e-3)])])
-def test_bars_are_judged_from_records_of_other_days_too(kind: str, readings: list[object], tmp_path: Path) -> None:
-    path = tmp_path / "record.json"
-    assert read_readings(path, kind) is None
-    path.write_text(json.dumps(record(kind, torch.device("cpu"), readings)))
-    assert read_readings(path, kind) == readings
+def test_bars_are_judged_from_records_of_other_days_too(kind: str, readings: list[Any]) -> None:
+    assert judge_records({}, gpu=True) == []
+    written = json.loads(json.dumps(record(kind, torch.device("cpu"), readings)))
+    routed_then, stepped_then = (readings if kind == which else None for which in ("routing", "step"))
+    found = judge_records({kind: written}, gpu=True)
+    assert found == judge(routed_then, stepped_then, gpu=True)
+    assert any(bar.measured for bar in found)

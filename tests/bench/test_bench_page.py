@@ -74,17 +74,25 @@ def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
     forward = routing_reading(mode="forward", median=5e-4, low=4e-4, high=6e-4)
     red = routing_reading(implementation="bad", chosen=False, problem="wrong: poses")
     says = {"bandwidth": 2e12, "memory_says": "bytes", "compiled_says": "nothing is compiled"}
-    write(tmp_path, "routing", [forward, routing_reading(), red], **says)
-    bar = {"what": "a", "unit": "ms", "must": 2.0, "aim": 0.0, "measured": 3.0, "higher": False, "says": "by hand"}
-    write(tmp_path, "bars", [bar], verdicts=["MISSED by 1.5×"], load_before=0.3)
+    write(tmp_path, "routing", [forward, routing_reading(), red], **says, load_before=0.3)
     page = speed_page(read_records(tmp_path))["speed.md"]
     assert "## a chip, torch 2.99\n" in page
-    assert "other programs kept busy when a measurement began: 0.3 (bars)." in page
-    assert "| a | ≤ 2 ms |  | 3 ms | MISSED by 1.5× | by hand |" in page
+    assert "other programs kept busy when a measurement began: 0.3 (routing)." in page
+    assert "What must be reached" not in page  # no size that a bar is about
     times = "0.5 (0.4 to 0.6) | 1.5 (1.25 to 2) | 0.5 | 3 | 4 | 3.0"
     assert f"| agreement | float32 | one\\|two * | {times} |" in page
     assert "| agreement | float32 | bad | wrong: poses |" in page
     assert "Copies run at 2,000 GB/s" in page
+
+
+def test_the_page_judges_the_records_by_the_bars(tmp_path: Path) -> None:
+    judged = routing_reading(case="capsnet-28", precision="mixed", implementation="fused", median=3e-4, repeats=7, how="graph")
+    says = {"bandwidth": 2e12, "memory_says": "bytes", "compiled_says": "nothing is compiled"}
+    write(tmp_path, "routing", [{**judged, "least_memory": 1 << 20}], **says)
+    page = speed_page(read_records(tmp_path))["speed.md"]
+    how = "fused, graph, 1.25 to 2 ms in 7"
+    assert f"mixed (as the fast step calls it) | ≤ 0.25 ms | ≤ 0.1 ms | 0.3 ms | MISSED by 1.2× | {how} |" in page
+    assert "capsnet-40, bfloat16 | ≤ 0.6 ms | ≤ 0.3 ms |  | not measured |" in page
 
 
 def test_growth_is_drawn_with_a_line_for_each_implementation(tmp_path: Path) -> None:

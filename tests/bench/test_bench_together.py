@@ -235,5 +235,5 @@ def test_the_page_of_a_measurement_that_was_stopped_says_what_is_missing() -> No
 
 
 def test_a_page_without_such_a_record_does_not_speak_of_it() -> None:
-    bars = record("bars", CPU, [], verdicts=[])
-    assert "Several runs at once" not in speed_page({"chip": {"bars": bars}})["speed.md"]
+    growth = record("growth", CPU, [], exponents=[])
+    assert "Several runs at once" not in speed_page({"chip": {"growth": growth}})["speed.md"]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -98,22 +96,20 @@ def measure(
     if device.type == "cuda" and part != "routing":
         wanted = jobs(device, models=("capsnet", "convnet_avg"), precisions=("bf16",)) + large_jobs()
         steps += everything(wanted, device, budget=0.5, epoch=True, root=root, say=say)
-    return judge(device, routed if part != "step" else None, steps if part != "routing" else None)
+    gpu = device.type == "cuda"
+    return judge(routed if part != "step" else None, steps if part != "routing" else None, gpu=gpu)
 
 
-def read_readings(path: Path, kind: str) -> list[Any] | None:
-    """Read back the readings of a record, ``"routing"`` or ``"step"``; None where there is none."""
-    if not path.is_file():
-        return None
-    reading = {"routing": RoutingReading, "step": StepReading}[kind]
-    return [reading(**values) for values in json.loads(path.read_text(encoding="utf-8"))["readings"]]
+def judge_records(records: Mapping[str, Mapping[str, Any]], *, gpu: bool) -> list[BarReading]:
+    """Judge one device's records by kind, whenever they were measured; a kind without a record has no bars."""
+    routed = [RoutingReading(**values) for values in records["routing"]["readings"]] if "routing" in records else None
+    steps = [StepReading(**values) for values in records["step"]["readings"]] if "step" in records else None
+    return judge(routed, steps, gpu=gpu)
 
 
-def judge(
-    device: torch.device, routed: Sequence[RoutingReading] | None, steps: Sequence[StepReading] | None
-) -> list[BarReading]:
-    """Judge readings by the bars of their device; None leaves a part out."""
-    if device.type != "cuda":
+def judge(routed: Sequence[RoutingReading] | None, steps: Sequence[StepReading] | None, *, gpu: bool) -> list[BarReading]:
+    """Judge readings by the bars of their device, a GPU or a CPU; None leaves a part out."""
+    if not gpu:
         return cpu_bars(routed) if routed is not None else []
     return (routing_bars(routed) if routed is not None else []) + (step_bars(steps) if steps is not None else [])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -267,13 +268,13 @@ def everything(
         bench_tables.PRINTERS[each.name](console(), found)
         red = say_red(found) or red
         stop.leave()
-    # kinds may be measured one after the other: the folder's records of this device and torch are judged together.
-    routed, steps = (bench_bars.read_readings(out / file_name(name, chosen), name) for name in ("routing", "step"))
-    judged = bench_bars.judge(chosen, routed, steps) if {"routing", "step"} & taken.keys() and not quick else []
-    if judged:
+    if {"routing", "step"} & taken.keys() and not quick:
+        # kinds may be measured one after the other: the folder's records of this device and torch are judged together.
+        paths = {name: out / file_name(name, chosen) for name in ("routing", "step")}
+        records = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.is_file()}
+        judged = bench_bars.judge_records(records, gpu=chosen.type == "cuda")
         found = record("bars", chosen, judged, verdicts=[reading.verdict for reading in judged])
         bench_tables.print_bars(console(), found)
-        write_record(out / file_name("bars", chosen), found)
     if red:
         raise typer.Exit(1)
 

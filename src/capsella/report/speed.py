@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from capsella.bench.bars import judge_records
 from capsella.errors import DataError
 from capsella.report.speed_plots import Panel, log_log
 
 Record = Mapping[str, Any]
 
-KINDS = ("bars", "routing", "step", "together", "growth", "attention")
+KINDS = ("routing", "step", "together", "growth", "attention")
 PICTURES = "speed"
 """The folder of the pictures, beside the page."""
 
@@ -57,6 +58,7 @@ def speed_page(records: Mapping[str, Mapping[str, Record]]) -> dict[str, str]:
         ]
         if loads:
             parts.append(f"Processors that other programs kept busy when a measurement began: {', '.join(loads)}.\n")
+        parts += _bars(device, kinds)
         for kind in KINDS:
             if kind in kinds:
                 text, pictures = _SECTIONS[kind](device, kinds[kind])
@@ -65,17 +67,19 @@ def speed_page(records: Mapping[str, Mapping[str, Record]]) -> dict[str, str]:
     return {"speed.md": "\n".join(parts), **files}
 
 
-def _bars(device: str, record: Record) -> tuple[str, dict[str, str]]:
+def _bars(device: str, kinds: Mapping[str, Record]) -> list[str]:
+    bars = judge_records(kinds, gpu=not device.startswith("cpu-"))
+    # records of other sizes say nothing about them.
+    if all(bar.measured is None for bar in bars):
+        return []
     rows = []
-    for reading, verdict in zip(record["readings"], record["verdicts"], strict=True):
-        sign = "≥" if reading["higher"] else "≤"
-        must, aim = (
-            f"{sign} {_number(value)} {reading['unit']}" if value else "" for value in (reading["must"], reading["aim"])
-        )
-        measured = "" if reading["measured"] is None else f"{_number(reading['measured'])} {reading['unit']}"
-        rows.append([reading["what"], must, aim, measured, verdict, reading["says"]])
+    for bar in bars:
+        sign = "≥" if bar.higher else "≤"
+        must, aim = (f"{sign} {_number(value)} {bar.unit}" if value else "" for value in (bar.must, bar.aim))
+        measured = "" if bar.measured is None else f"{_number(bar.measured)} {bar.unit}"
+        rows.append([bar.what, must, aim, measured, bar.verdict, bar.says])
     table = _table(["what", "must", "aim", "measured", "verdict", "how"], rows, right=(1, 2, 3))
-    return f"### What must be reached\n\n{table}", {}
+    return [f"### What must be reached\n\n{table}"]
 
 
 def _routing(device: str, record: Record) -> tuple[str, dict[str, str]]:
@@ -261,7 +265,6 @@ def _attention(device: str, record: Record) -> tuple[str, dict[str, str]]:
 
 
 _SECTIONS: dict[str, Callable[[str, Record], tuple[str, dict[str, str]]]] = {
-    "bars": _bars,
     "routing": _routing,
     "step": _step,
     "together": _together,
