@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -156,8 +158,6 @@ def test_it_is_taken_with_and_without_couplings_and_gives_the_same_bits() -> Non
     [
         ({"num_iters": 1}, "num_iters=1 is one matrix product"),
         ({"dtype": torch.float64}, "dtype is float64; it needs float32"),
-        ({"B": 3}, "B is 3; expected at least 4"),
-        ({"I": 4}, r"B·I·J·D is 12800; expected at least 16384"),
         ({"shared": True}, "one weight serves all lower capsules"),
         ({"rows": 2}, "rows=2; it needs vector poses"),
     ],
@@ -170,6 +170,19 @@ def test_what_it_cannot_do_is_refused_with_a_reason(change: dict[str, Any], reas
     options = {key: change[key] for key in ("num_iters", "rows") if key in change}
     with pytest.raises(UnsupportedCall, match=f"compiled: .*{reason}"):
         routing.vote_and_route("agreement", poses, weight, impl="compiled", **options)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"), [({"B": 3}, "B is 3; expected at least 4"), ({"I": 4}, r"B·I·J·D is 12800; expected at least 16384")]
+)
+def test_what_others_do_faster_is_left_to_them_unless_it_is_named(change: dict[str, int], reason: str) -> None:
+    given = {name: tensor.float() for name, tensor in tensors(replace(LARGE, **change)).items()}
+    with choices() as made:
+        expected = routing.vote_and_route("agreement", **given)
+        result = routing.vote_and_route("agreement", **given, impl="compiled")
+    assert made[0][1].name != "compiled" == made[1][1].name
+    torch.testing.assert_close(result.poses, expected.poses)
+    assert re.search(f"compiled +vote_and_route +slower: {reason}", routing.explain("agreement", **given))
 
 
 def test_it_compiles_to_one_graph_forward_and_backward() -> None:

@@ -255,8 +255,21 @@ def test_upper_capsules_of_several_programs_leave_fewer_numbers_than_votes(
     assert max(map(math.prod, of_couplings)) < case.B * case.I * case.J
 
 
+@pytest.mark.parametrize("case", [PARSE, replace(PARSE, D=1), replace(PARSE, I=32, D=16), replace(PARSE, I=5, J=64)], ids=str)
+def test_em_s_programs_leave_fewer_numbers_than_votes(
+    case: Case, planned: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    empty = torch.empty
+    # everything that the launchers make but the inputs' own copies.
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: sizes.append((made := empty(*a, **k)).numel()) or made)
+    launches = planned(Problem("em", case, dtype=torch.bfloat16, optional=False))
+    assert any(launch.grid[1] > 1 for launch in of_kernel(launches, "sums_kernel"))
+    assert 0 < max(sizes) < case.B * case.I * case.J * case.D
+
+
 @pytest.mark.parametrize("mixed", [False, True])
-@pytest.mark.parametrize("algorithm", ["agreement", "em"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_little_memory_is_asked_for_beside_inputs_results_and_gradients(algorithm: str, mixed: bool, planned: Launcher) -> None:
     problem = Problem(algorithm, CAPSNET, dtype=torch.bfloat16, mixed=mixed, optional=False)
     given = inputs_of(problem)

@@ -137,7 +137,9 @@ ENOUGH = {"B": 256, "I": 1024, "J": 8, "D": 16, "P": 8}
 @pytest.mark.parametrize("algorithm", ["uniform", "trainable", "quadratic"])
 def test_float32_in_one_step_is_left_to_a_matrix_product_where_that_is_faster(algorithm: str) -> None:
     call = replace(GOOD, algorithm=algorithm, sizes=ENOUGH)
-    assert fused.refuse(call) == [
+    assert fused.refuse(call) == []
+    assert choose(call, "fused").name == "fused"
+    assert fused.slower(call) == [
         "B is 256, 256 or more, and B·I·J·D is 33554432, 33554432 or more, where a float32 matrix product is faster"
     ]
     assert choose(call).name == "matmul"

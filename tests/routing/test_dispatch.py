@@ -38,11 +38,20 @@ def _references_alone(registry: None) -> None:
 class Fake:
     """An implementation that remembers what it was told and what it was run with."""
 
-    def __init__(self, name: str = "fused", *, op: str = "route", rank: int = 10, reasons: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        name: str = "fused",
+        *,
+        op: str = "route",
+        rank: int = 10,
+        reasons: tuple[str, ...] = (),
+        slower: tuple[str, ...] = (),
+    ) -> None:
         self.calls: list[Call] = []
         self.runs: list[tuple[tuple[Tensor, ...], dict[str, Any]]] = []
         self.reasons = list(reasons)
-        register_implementation(Implementation("agreement", op, name, self.run, self.refuse, rank))
+        entry = Implementation("agreement", op, name, self.run, self.refuse, rank, slower=lambda call: list(slower))
+        register_implementation(entry)
 
     def refuse(self, call: Call) -> list[str]:
         self.calls.append(call)
@@ -70,6 +79,20 @@ def test_a_refusal_falls_through_to_the_reference() -> None:
     fake = Fake(reasons=("no GPU",))
     assert torch.equal(poses_of(), reference)
     assert not fake.runs
+
+
+def test_what_is_slower_runs_where_it_is_named_and_nowhere_else() -> None:
+    fake = Fake(slower=("J is 4; the reference is faster below 8",))
+    assert torch.equal(poses_of(), poses_of(impl="reference"))
+    assert not fake.calls  # to say whether it can run may take building it
+    assert routing.explain("agreement", VOTES).splitlines()[1:] == [
+        "  fused        route           slower: J is 4; the reference is faster below 8",
+        "  reference    route           runs",
+    ]
+    assert routing.agreement(VOTES, impl="fused") is RESULT
+    with routing.prefer("fused"):
+        assert routing.agreement(VOTES) is RESULT
+        assert "fused        route           runs" in routing.explain("agreement", VOTES)
 
 
 def test_the_reference_can_be_asked_for_by_name() -> None:

@@ -9,26 +9,32 @@ from __future__ import annotations
 import importlib.util
 
 from capsella.kernels import compiled_agreement, plain_agreement, plain_em, plain_products
-from capsella.routing.base import Implementation
+from capsella.routing.base import Implementation, nowhere
 from capsella.routing.dispatch import register_implementation
 
 PLAIN_RANK = 500
 
 _PLAIN = (
-    ("agreement", "tiled", plain_agreement.agreement, plain_agreement.refuse),
-    ("em", "tiled", plain_em.em, plain_em.refuse),
-    ("uniform", "matmul", plain_products.uniform, plain_products.refuse),
-    ("trainable", "matmul", plain_products.trainable, plain_products.refuse),
-    ("quadratic", "matmul", plain_products.quadratic, plain_products.refuse),
+    ("agreement", "tiled", plain_agreement.agreement, plain_agreement.refuse, plain_agreement.slower),
+    ("em", "tiled", plain_em.em, nowhere, plain_em.slower),
+    ("uniform", "matmul", plain_products.uniform, plain_products.refuse, plain_products.slower),
+    ("trainable", "matmul", plain_products.trainable, plain_products.refuse, plain_products.slower),
+    ("quadratic", "matmul", plain_products.quadratic, plain_products.refuse, plain_products.slower),
 )
-for _algorithm, _name, _run, _refuse in _PLAIN:
-    register_implementation(Implementation(_algorithm, "vote_and_route", _name, _run, _refuse, PLAIN_RANK))
+for _algorithm, _name, _run, _refuse, _slower in _PLAIN:
+    register_implementation(Implementation(_algorithm, "vote_and_route", _name, _run, _refuse, PLAIN_RANK, _slower))
 
 COMPILED_RANK = 300
 
 register_implementation(
     Implementation(
-        "agreement", "vote_and_route", "compiled", compiled_agreement.agreement, compiled_agreement.refuse, COMPILED_RANK
+        "agreement",
+        "vote_and_route",
+        "compiled",
+        compiled_agreement.agreement,
+        compiled_agreement.refuse,
+        COMPILED_RANK,
+        compiled_agreement.slower,
     )
 )
 

@@ -97,7 +97,7 @@ _trouble._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def refuse(call: Call) -> list[str]:
-    """Refuse what the library was not written for, what others do faster, and all where there is no library."""
+    """Refuse what the library was not written for, and all where there is no library."""
     if call.device != "cpu":
         return [f"device is {call.device}; it needs cpu"]
     reasons = []
@@ -109,15 +109,20 @@ def refuse(call: Call) -> list[str]:
         reasons.append("one weight serves all lower capsules, which needs no votes at all")
     if call.options.get("num_iters") == 1:
         reasons.append("num_iters=1 is one matrix product")
+    if not reasons and (trouble := _trouble()):
+        reasons.append(trouble)
+    return reasons
+
+
+def slower(call: Call) -> list[str]:
+    """Leave to others few samples, and so few votes that nobody should wait for the compiler."""
     B, least = call.sizes["B"], min(LANES, max(2, call.sizes["P"] * call.sizes["D"] // _PER_SAMPLE))
+    reasons = few_votes(call, least=_WORTH_A_BUILD, least_shared=_WORTH_A_BUILD)
     if is_open(B):
         reasons.append(f"B is not fixed; expected a number of at least {least}")
     elif least > B:
         reasons.append(f"B is {B}; expected at least {least}, below which most lanes are idle")
-    if reasons := reasons + few_votes(call, least=_WORTH_A_BUILD, least_shared=_WORTH_A_BUILD):
-        return reasons
-    trouble = _trouble()
-    return [trouble] if trouble else []
+    return reasons
 
 
 def _sizes(poses: Tensor, weight: Tensor, num_iters: int) -> tuple[Any, int]:

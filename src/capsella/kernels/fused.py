@@ -1,4 +1,4 @@
-"""The fused Triton kernels as implementations of the routing algorithms: what they refuse, and how they are called."""
+"""The fused Triton kernels as implementations of the routing algorithms: what they refuse or leave, and how they are called."""
 
 from __future__ import annotations
 
@@ -59,12 +59,6 @@ def refuse(call: Call) -> list[str]:
             count *= sizes[letter]
         if count > most:
             reasons.append(f"{'·'.join(letters)} is {count}, above {most}")
-    if call.dtype == torch.float32 and not get(call.algorithm).is_iterative:
-        votes = sizes["B"] * sizes["I"] * sizes["J"] * sizes["D"]
-        # nothing else takes sizes that a compiler leaves open.
-        if not is_open(votes) and votes >= _VOTES and (call.shared or sizes["B"] >= _SAMPLES):
-            which = "one weight serves all" if call.shared else f"B is {sizes['B']}, {_SAMPLES} or more,"
-            reasons.append(f"{which} and B·I·J·D is {votes}, {_VOTES} or more, where a float32 matrix product is faster")
     if call.algorithm == "em":
         reasons += too_large(sizes, call.options.get("num_iters", 3))
         if call.dtype == torch.float32 and _LARGEST_EXACT < sizes["D"] <= _LARGEST_POSE:
@@ -73,6 +67,20 @@ def refuse(call: Call) -> list[str]:
     if isinstance(couplings, Tensor) and (couplings.ndim != 2 or tuple(couplings.shape) != (call.sizes["I"], call.sizes["J"])):
         reasons.append(f"couplings have shape {list(couplings.shape)}; it needs [I, J]")
     return reasons
+
+
+def slower(call: Call) -> list[str]:
+    """Leave float32 routing in one step to matrix products where those are faster."""
+    sizes, votes = call.sizes, 1
+    for letter in "BIJD":
+        votes *= sizes[letter]
+    # nothing else takes sizes that a compiler leaves open.
+    if call.dtype != torch.float32 or get(call.algorithm).is_iterative or is_open(votes) or votes < _VOTES:
+        return []
+    if not call.shared and sizes["B"] < _SAMPLES:
+        return []
+    which = "one weight serves all" if call.shared else f"B is {sizes['B']}, {_SAMPLES} or more,"
+    return [f"{which} and B·I·J·D is {votes}, {_VOTES} or more, where a float32 matrix product is faster"]
 
 
 def _able() -> bool:
@@ -198,4 +206,4 @@ def register(rank: int) -> None:
         ("trainable", functools.partial(given, squash="exp")),
         ("quadratic", functools.partial(given, squash="sabour")),
     ):
-        register_implementation(Implementation(algorithm, "vote_and_route", "fused", run, refuse, rank))
+        register_implementation(Implementation(algorithm, "vote_and_route", "fused", run, refuse, rank, slower))

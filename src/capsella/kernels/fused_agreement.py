@@ -52,10 +52,13 @@ class Tiles:
         """The launch's own options."""
         return {key: getattr(self, key) for key in ("BB", "BI", "num_warps", "num_stages", "maxnreg")}
 
-    def split(self, units: int, others: int, device: torch.device) -> tuple[int, int]:
-        """Split ``units`` of work, ``others`` times over, so that programs fill the device: (programs, units of each)."""
+    def split(self, units: int, others: int, device: torch.device, *, least: int = 1) -> tuple[int, int]:
+        """Split ``units`` of work, ``others`` times over, so that programs fill the device: (programs, units of each).
+
+        No program has fewer than ``least``, but for the last, or where there are no more.
+        """
         programs = max(1, min(units, self.resident * multiprocessors(device) // max(1, others)))
-        each = -(-units // programs)
+        each = max(least, -(-units // programs))
         return -(-units // each), each
 
     def slices(self, uppers: int, others: int, device: torch.device, *, most: int) -> tuple[int, int]:

@@ -134,7 +134,10 @@ class _Job:
         others = (fit.scalar if level is None else level, fit.scalar if mean is None else mean)
         if kind in ("step", "pull"):
             self._levels(records, others, pull=kind == "pull")
-        chunks, each = of.split(self.I, self.N * self.J, self.device)
+        # what a program leaves is as much as two votes and a number: with three lower capsules each it is less than their votes
+        # are, with four where a vote is one number.
+        least = 3 if self.D > 1 else 4
+        chunks, each = of.split(self.I, self.N * self.J, self.device, least=least)
         parts, tops = (self.wide(chunks, self.N, self.J, *size) for size in ((1 + 2 * self.D, self.S), (self.S,)))
         sums_kernel[(self.N, chunks, self.J)](
             self.lower,

@@ -265,10 +265,10 @@ def _from_votes(d_votes: Tensor, u: Tensor, w: Tensor, start: int, stop: int, in
         d_w[start:stop] = torch.bmm(u[start:stop].mT, d_votes)
 
 
-def refuse(call: Call) -> list[str]:
-    """Refuse what the reference does faster: few votes, and fewer samples than a lower pose has values."""
+def slower(call: Call) -> list[str]:
+    """Leave to the reference few votes, fewer samples than a lower pose has values, and GPUs."""
     if call.device == "cuda":
-        return ["on a GPU the reference is faster, where it fits into memory"]
+        return ["on cuda the reference is faster, where it fits into memory"]
     # poses of R rows go through a weight that is R² as large.
     least = call.rows**2 << 19
     return few_votes(call, least=least, least_shared=least) + few_samples(call)

@@ -123,9 +123,14 @@ quadratic = partial(given, squash="sabour")
 
 
 def refuse(call: Call) -> list[str]:
-    """Refuse couplings that differ from sample to sample, and those that take more work to put into the weight than to use."""
+    """Refuse couplings that differ from sample to sample."""
     couplings = call.options.get("couplings")
     samples = couplings.shape[0] if isinstance(couplings, Tensor) and couplings.ndim == 3 else 1
     if is_open(samples) or samples > 1:
         return ["couplings has a batch axis; expected [I, J], the same for all samples"]
-    return [] if couplings is None else few_samples(call)
+    return []
+
+
+def slower(call: Call) -> list[str]:
+    """Leave to the reference couplings that take more work to put into the weight than to use."""
+    return [] if call.options.get("couplings") is None else few_samples(call)

@@ -142,6 +142,11 @@ class Call:
     options: Mapping[str, Any]
 
 
+def nowhere(call: Call) -> list[str]:
+    """Give no reason, whatever the call is."""
+    return []
+
+
 @dataclass(frozen=True)
 class Implementation:
     """One way to run an algorithm.
@@ -153,6 +158,7 @@ class Implementation:
         run: takes what the public function takes.
         refuse: reasons why it cannot run a call; an empty list means that it can.
         rank: lower is tried first.
+        slower: reasons why a call that it could run is left to others, which were measured faster. Whoever names it gets it.
     """
 
     algorithm: str
@@ -161,6 +167,7 @@ class Implementation:
     run: RoutingFn
     refuse: Callable[[Call], list[str]]
     rank: int
+    slower: Callable[[Call], list[str]] = nowhere
 
 
 ALGORITHMS: dict[str, Algorithm] = {}

@@ -2,8 +2,9 @@
 
 ``register`` enrols an algorithm with its reference; ``register_implementation`` adds faster ones. The choice is a pure
 function of the call (algorithm, operation, device, dtype, sizes, options). ``impl="auto"`` takes the implementation of
-lowest rank that does not refuse, and the reference refuses nothing; a named one that refuses raises ``UnsupportedCall`` with
-its reasons. An exception inside ``refuse`` is a bug and propagates.
+lowest rank that can run the call and is not known to be slower than the next; the reference refuses nothing. A named one runs
+whatever it can, and raises ``UnsupportedCall`` with its reasons where it cannot. An exception inside ``refuse`` or ``slower``
+is a bug and propagates.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from capsella.routing.base import (
     RoutingFn,
     get,
     no_learned_tensors,
+    nowhere,
 )
 from capsella.shapes import Poses, Votes, dims
 
@@ -95,9 +97,7 @@ def register(
             raise ValueError(f"name={name!r} is registered already; choose another")
         algorithm = Algorithm(name, reference, paper, init, normalised, own_step)
         ALGORITHMS[name] = algorithm
-        register_implementation(
-            Implementation(name, "route", "reference", reference, refuse=lambda call: [], rank=REFERENCE_RANK)
-        )
+        register_implementation(Implementation(name, "route", "reference", reference, refuse=nowhere, rank=REFERENCE_RANK))
 
         @functools.wraps(reference)
         def public(votes: Votes, *args: Any, impl: str = "auto", **options: Any) -> Routed:
@@ -150,7 +150,8 @@ def choose(call: Call, impl: str = "auto") -> Implementation:
             raise ValueError(unknown_name("impl", wanted, {"auto", *(entry.name for entry in entries)}) + origin)
         entries = named
     for entry in entries:
-        if not entry.refuse(call):
+        # what is slower is asked first: to say whether it could run, an implementation may have to be built.
+        if not (wanted == "auto" and entry.slower(call)) and not entry.refuse(call):
             for made in _noting:
                 made.append((call, entry))
             return entry
@@ -159,7 +160,7 @@ def choose(call: Call, impl: str = "auto") -> Implementation:
 
 
 def explain_call(call: Call, impl: str = "auto") -> str:
-    """Return one line per implementation: runs, can run, or refuses with its reasons."""
+    """Return one line per implementation: runs, can run, is slower or refuses, with its reasons."""
     try:
         chosen, problem = choose(call, impl), ""
     except ValueError as error:
@@ -167,10 +168,15 @@ def explain_call(call: Call, impl: str = "auto") -> str:
     sizes = " ".join(f"{letter}={size}" for letter, size in call.sizes.items())
     lines = [f"{call.algorithm} ({call.op}) on {call.device}, {str(call.dtype).removeprefix('torch.')}, {sizes}"]
     for entry in candidates(call.algorithm, call.op):
-        reasons = entry.refuse(call)
-        verdict = "runs" if entry is chosen else "refuses: " + "; ".join(reasons) if reasons else "can run"
-        lines.append(f"  {entry.name:<12} {entry.op:<15} {verdict}")
+        lines.append(f"  {entry.name:<12} {entry.op:<15} {'runs' if entry is chosen else _verdict(entry, call)}")
     return "\n".join(lines) + problem
+
+
+def _verdict(entry: Implementation, call: Call) -> str:
+    if reasons := entry.refuse(call):
+        return "refuses: " + "; ".join(reasons)
+    reasons = entry.slower(call)
+    return "slower: " + "; ".join(reasons) if reasons else "can run"
 
 
 def explain(
