@@ -57,17 +57,11 @@ def test_the_number_at_once_follows_the_device(monkeypatch: pytest.MonkeyPatch) 
     assert together.default_at_once(plans(9, "cpu")) == 1
     on_a_gpu(monkeypatch)
     assert together.default_at_once(plans(9, "cpu")) == 8
-    assert together.default_at_once([*plans(8, "cpu"), *plans(1)]) == together.AT_ONCE["cuda"]
+    assert together.default_at_once([*plans(8, "cpu"), *plans(1)]) == together.AT_ONCE
+    assert together.default_at_once(plans(20)) == together.AT_ONCE
     assert together.default_at_once(plans(3)) == 3
-
-
-def test_under_mps_more_go_at_once_where_there_are_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_a_gpu(monkeypatch)
-    assert together.default_at_once(plans(20), mps=True) == together.AT_ONCE["mps"]
-    assert together.default_at_once(plans(8), mps=True) == together.AT_ONCE["mps"]
-    assert together.default_at_once(plans(7), mps=True) == together.AT_ONCE["cuda"]
     on_a_gpu(monkeypatch, cores=6)
-    assert together.default_at_once(plans(20), mps=True) == 6
+    assert together.default_at_once(plans(20)) == 6
 
 
 def test_the_cores_are_shared_out(pretended: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -106,7 +100,7 @@ def test_what_would_not_gain_by_mps_does_not_start_it(pretended: pytest.MonkeyPa
     assert pretend(tmp_path, 1).environment == {}
     assert pretend(tmp_path, 2, at_once=1).environment == {}
     unwanted = pretend(tmp_path, 9, mps=False)
-    assert (set(unwanted.environment), unwanted.most) == ({"CUDA_MPS_PIPE_DIRECTORY"}, 4)
+    assert (set(unwanted.environment), unwanted.most) == ({"CUDA_MPS_PIPE_DIRECTORY"}, together.AT_ONCE)
     assert not (tmp_path / "devices").exists()
 
 
@@ -141,7 +135,7 @@ def test_mps_that_does_not_start_is_one_warning_unless_it_was_asked_for(pretende
         found = pretend(tmp_path, 9)
     assert len(said) == 1
     assert said[0].filename == __file__
-    assert (found.environment, found.most) == ({}, 4)
+    assert (found.environment, found.most) == ({}, together.AT_ONCE)
     with pytest.raises(NoMps, match=rf"^mps=True cannot be had: {why}; leave it out to go on without$"):
         pretend(tmp_path, 9, mps=True)
     assert len(Pretended.made) == 1
@@ -167,7 +161,7 @@ def test_mps_that_is_not_installed_is_no_word_unless_it_was_asked_for(pretended:
     on_a_gpu(pretended)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert pretend(tmp_path, 9).most == 4
+        assert pretend(tmp_path, 9).most == together.AT_ONCE
     with pytest.raises(NoMps, match=r"^mps=True cannot be had: nvidia-cuda-mps-control is not on the PATH; leave it out"):
         pretend(tmp_path, 2, mps=True)
 

@@ -65,7 +65,7 @@ def train(
     at_once: Annotated[
         int | None,
         typer.Option(
-            help="With --seeds: runs at a time (4 on a GPU, 8 of 8 or more under MPS; one for two cores on a CPU).",
+            help="With --seeds: runs at a time (8 on a GPU, one for two cores on a CPU).",
             rich_help_panel=_WHERE,
         ),
     ] = None,
