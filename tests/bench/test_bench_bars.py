@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from capsella.bench.bars import BarReading, cpu_bars, judge, judge_records, routing_bars, step_bars
+from capsella.bench.bars import NOT_RUN, BarReading, cpu_bars, judge, judge_records, routing_bars, step_bars
 from capsella.bench.routing import BOTH, FORWARD, RoutingReading
 from capsella.bench.step import EPOCH, STEP, StepReading
 from capsella.bench.timing import record
+from capsella.errors import DataError
 
 GIB = 1 << 30
 
@@ -24,7 +25,7 @@ def routed(algorithm: str = "agreement", case: str = "capsnet-28", **more: objec
     return dataclasses.replace(base, **more)  # type: ignore[arg-type]
 
 
-def stepped(model: str = "capsnet", size: int = 28, **more: object) -> StepReading:
+def stepped(model: str = "capsnet", size: int = 28, **more: Any) -> StepReading:
     return dataclasses.replace(StepReading(STEP, model, size, 128, "bf16", True), **more)  # type: ignore[arg-type]
 
 
@@ -71,16 +72,33 @@ def test_routing_is_judged_by_what_the_dispatcher_takes() -> None:
 
 
 def test_what_did_not_pass_the_gate_is_not_measured() -> None:
-    assert {bar.verdict for bar in routing_bars([routed(problem="wrong: poses")])} == {"not measured"}
+    bars = routing_bars([routed(problem="wrong: poses")])
+    assert {bar.verdict for bar in bars} == {"not measured"}
+    # what is wrong is told apart from what nobody ran.
+    assert [bar.says for bar in bars[:2]] == ["fused: wrong: poses", NOT_RUN]
+    assert [bar.says for bar in step_bars([stepped(problem="wrong: losses")])[:2]] == ["auto: wrong: losses", NOT_RUN]
+    assert cpu_bars([routed(problem="wrong: poses")])[0].says == "fused: wrong: poses"
+
+
+@pytest.mark.parametrize("differs", [{"batch_size": 8}, {"options": {"reconstruction": "none"}}, {"fast": False}], ids=str)
+def test_other_steps_are_not_taken_for_those_of_the_bars(differs: dict[str, Any]) -> None:
+    assert step_bars([stepped(median=1e-3, **differs)])[0].says == NOT_RUN
+
+
+def test_records_of_another_release_are_one_line() -> None:
+    strange = {"kind": "step", "device": "a chip", "readings": [{"what": "step", "colour": "red"}]}
+    with pytest.raises(DataError, match=r"^the record of step on a chip is not one of this release \(.*\); run capsella bench"):
+        judge_records({"step": strange}, gpu=True)
 
 
 def test_steps_are_judged_with_their_difference_to_the_trunk() -> None:
+    without_decoder: dict[str, Any] = {"batch_size": 64, "options": {"reconstruction": "none"}}
     readings = [
         stepped(median=1.5e-3),
         stepped("convnet_avg", median=1.0e-3),
         stepped(size=40, median=1e-3, precision="float32"),
-        stepped(size=224, memory=25 * GIB, reserved=28 * GIB, routed_by="fused"),
-        stepped(size=224, implementation="reference", fast=False, problem="out of memory"),
+        stepped(size=224, memory=25 * GIB, reserved=28 * GIB, routed_by="fused", **without_decoder),
+        stepped(size=224, implementation="reference", fast=False, problem="out of memory", **without_decoder),
         StepReading(EPOCH, "capsnet", 28, 128, "bf16", True, median=1.3, accuracy=0.99),
     ]
     bars = {bar.what: bar for bar in step_bars(readings)}

@@ -256,9 +256,7 @@ def test_upper_capsules_of_several_programs_leave_fewer_numbers_than_votes(
 
 
 @pytest.mark.parametrize("case", [PARSE, replace(PARSE, D=1), replace(PARSE, I=32, D=16), replace(PARSE, I=5, J=64)], ids=str)
-def test_em_s_programs_leave_fewer_numbers_than_votes(
-    case: Case, planned: Launcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_em_s_programs_leave_fewer_numbers_than_votes(case: Case, planned: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     empty = torch.empty
     # everything that the launchers make but the inputs' own copies.

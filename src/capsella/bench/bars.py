@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -13,7 +13,10 @@ from capsella.bench.epoch import everything
 from capsella.bench.problems import REFERENCE
 from capsella.bench.routing import BOTH, RoutingReading, problems
 from capsella.bench.routing import measure as measure_routing
-from capsella.bench.step import EPOCH, STEP, StepReading, jobs, large_jobs
+from capsella.bench.step import EPOCH, STEP, Job, StepReading, jobs, large_jobs
+from capsella.errors import DataError
+
+R = TypeVar("R")
 
 MS, GIB = 1e-3, float(1 << 30)
 
@@ -24,6 +27,9 @@ _JUDGED = (PART_OF_STEP, "bfloat16")
 """What the bars of routing are about: poses in bf16, the weight in float32 or bf16."""
 
 ROUTING_CASES = ("capsnet-28", "capsnet-40")
+
+NOT_RUN = "not run"
+"""What a bar says that nothing in the records is about."""
 
 BY_COMPILER = "compiled"
 """The implementation that a C++ compiler builds at its first use."""
@@ -102,9 +108,17 @@ def measure(
 
 def judge_records(records: Mapping[str, Mapping[str, Any]], *, gpu: bool) -> list[BarReading]:
     """Judge one device's records by kind, whenever they were measured; a kind without a record has no bars."""
-    routed = [RoutingReading(**values) for values in records["routing"]["readings"]] if "routing" in records else None
-    steps = [StepReading(**values) for values in records["step"]["readings"]] if "step" in records else None
+    routed = _readings(records["routing"], RoutingReading) if "routing" in records else None
+    steps = _readings(records["step"], StepReading) if "step" in records else None
     return judge(routed, steps, gpu=gpu)
+
+
+def _readings(record: Mapping[str, Any], kind: type[R]) -> list[R]:
+    try:
+        return [kind(**values) for values in record["readings"]]
+    except (KeyError, TypeError) as error:
+        what = f"{record.get('kind')} on {record.get('device')}"
+        raise DataError(f"the record of {what} is not one of this release ({error}); run capsella bench again") from error
 
 
 def judge(routed: Sequence[RoutingReading] | None, steps: Sequence[StepReading] | None, *, gpu: bool) -> list[BarReading]:
@@ -119,19 +133,19 @@ def routing_bars(readings: Sequence[RoutingReading]) -> list[BarReading]:
     found = []
     for case, must, aim in (("capsnet-28", 0.25, 0.10), ("capsnet-40", 0.60, 0.30)):
         for precision in _JUDGED:
-            one = _chosen(readings, "agreement", case, precision)
+            one, why = _chosen(readings, "agreement", case, precision)
             what = f"agreement, {_sizes(one, case)}, {_words(precision)}"
-            found.append(BarReading(what, "ms", must, aim, one.median / MS if one else None, says=_how(one)))
+            found.append(BarReading(what, "ms", must, aim, one.median / MS if one else None, says=why or _how(one)))
     for case in ROUTING_CASES:
         for precision in _JUDGED:
-            one = _chosen(readings, "em", case, precision)
+            one, why = _chosen(readings, "em", case, precision)
             what = f"EM over its eager reference, {_sizes(one, case)}, {_words(precision)}"
-            found.append(BarReading(what, "×", 8, 20, one.speedup if one else None, higher=True, says=_over(one)))
+            found.append(BarReading(what, "×", 8, 20, one.speedup if one else None, higher=True, says=why or _over(one)))
     for algorithm in ("agreement", "em"):
         all_of_it = [_chosen(readings, algorithm, case, precision) for case in ROUTING_CASES for precision in _JUDGED]
-        ratios = [(one.memory / one.least_memory, one) for one in all_of_it if one is not None]
-        worst, one_worst = max(ratios, key=lambda pair: pair[0]) if ratios else (None, None)
-        says = _how(one_worst) + (f", worst: {one_worst.case}, {one_worst.precision}" if one_worst else "")
+        ratios = [(one.memory / one.least_memory, one) for one, _ in all_of_it if one is not None]
+        worst, most = max(ratios, key=lambda pair: pair[0]) if ratios else (None, None)
+        says = f"{_how(most)}, worst: {most.case}, {most.precision}" if most else all_of_it[0][1]
         what = f"{algorithm}: extra peak memory over inputs, outputs and gradients, {' and '.join(ROUTING_CASES)}"
         found.append(BarReading(what, "×", 2, 0, worst, says=says))
     return found
@@ -141,22 +155,21 @@ def step_bars(readings: Sequence[StepReading]) -> list[BarReading]:
     """Judge the training step, an epoch and large images on a GPU."""
     found = []
     for size, must, aim in ((28, 1.9, 1.0), (40, 3.3, 2.0)):
-        one = _step(readings, "capsnet", size)
-        found.append(
-            BarReading(f"CapsNet step, {size} px", "ms", must, aim, one.median / MS if one else None, says=_stepped(one))
-        )
+        one, why = _step(readings, Job("capsnet", size, 128, "bf16"))
+        measured = one.median / MS if one else None
+        found.append(BarReading(f"CapsNet step, {size} px", "ms", must, aim, measured, says=why or _stepped(one)))
     for size, must, aim in ((28, 0.40, 0.20), (40, 0.75, 0.40)):
-        one, other = _step(readings, "capsnet", size), _step(readings, "convnet_avg", size)
+        (one, why), (other, and_why) = (_step(readings, Job(model, size, 128, "bf16")) for model in ("capsnet", "convnet_avg"))
         gap = (one.median - other.median) / MS if one and other else None
-        says = f"{one.median / MS:.3f} − {other.median / MS:.3f}" if one and other else "a step is missing"
+        says = f"{one.median / MS:.3f} − {other.median / MS:.3f}" if one and other else why or and_why
         found.append(BarReading(f"CapsNet step − ConvNet-Avg step, {size} px", "ms", must, aim, gap, says=says))
-    one = _step(readings, "capsnet", 224)
-    says = "; ".join(_room(reading) for reading in readings if reading.size == 224) or "not run"
+    large = large_jobs()
+    one, why = _step(readings, large[0])
+    says = "; ".join(_room(reading) for reading in readings if _job(reading) in large) or why
     what = "CapsNet on 224×224, I = 346,112, batch 64: memory of training"
     found.append(BarReading(what, "GiB", 30, 20, one.memory / GIB if one else None, says=says))
-    epoch = next((reading for reading in readings if reading.what == EPOCH and not reading.problem), None)
-    why = next((reading.problem for reading in readings if reading.what == EPOCH), "not run")
-    says = f"{epoch.accuracy:.2%} right on the test set, {_spread(epoch)}" if epoch else why
+    epoch, why = _step(readings, Job("capsnet", 28, 128, "bf16"), what=EPOCH)
+    says = f"{epoch.accuracy:.2%} right on the test set, {_spread(epoch)}, the first epoch left out" if epoch else why
     found.append(BarReading("MNIST epoch with evaluation, 28 px", "s", 1.2, 0.5, epoch.median if epoch else None, says=says))
     return found
 
@@ -167,31 +180,46 @@ def cpu_bars(readings: Sequence[RoutingReading]) -> list[BarReading]:
     With a compiler the fastest counts of what needs one: our own library, or torch.compile around any implementation. Without
     one, the fastest of the rest.
     """
-    here = [r for r in readings if (r.algorithm, r.case, r.mode) == ("agreement", "capsnet-28", BOTH) and not r.problem]
+    asked = [r for r in readings if (r.algorithm, r.case, r.mode) == ("agreement", "capsnet-28", BOTH)]
+    here = [r for r in asked if not r.problem]
     eager = next((r for r in here if r.implementation == REFERENCE and not r.compiled), None)
     built = [r for r in here if r.compiled or r.implementation == BY_COMPILER]
     plain = [r for r in here if r is not eager and r not in built]
     found = []
     for name, those, must in (("without a compiler", plain, 2.5), ("with a compiler", built, 6.0)):
         one = max(those, key=lambda r: r.speedup, default=None)
-        what = f"agreement over its eager reference, {_sizes(one, 'capsnet-28')}, {name}"
-        found.append(BarReading(what, "×", must, 0, one.speedup if one else None, higher=True, says=_how(one)))
+        what, why = f"agreement over its eager reference, {_sizes(one, 'capsnet-28')}, {name}", _why_not(asked)
+        speedup = one.speedup if one else None
+        found.append(BarReading(what, "×", must, 0, speedup, higher=True, says=_how(one) if one else why))
         share = one.memory / eager.memory if one and eager else None
-        says = f"{one.memory:,} of {eager.memory:,} bytes" if one and eager else "not timed"
+        says = f"{one.memory:,} of {eager.memory:,} bytes" if one and eager else why
         found.append(BarReading(f"peak memory over the reference's, {name}", "×", 1 / 3, 0, share, says=says))
     return found
 
 
-def _chosen(readings: Sequence[RoutingReading], algorithm: str, case: str, precision: str) -> RoutingReading | None:
+def _chosen(readings: Sequence[RoutingReading], algorithm: str, case: str, precision: str) -> tuple[RoutingReading | None, str]:
+    """Return what the dispatcher took, or why there is nothing to judge."""
     wanted = (algorithm, case, precision, BOTH)
     same = [r for r in readings if (r.algorithm, r.case, r.precision, r.mode) == wanted]
-    return next((r for r in same if r.chosen and not r.problem), None)
+    one = next((r for r in same if r.chosen and not r.problem), None)
+    return one, "" if one else _why_not(same)
 
 
-def _step(readings: Sequence[StepReading], model: str, size: int) -> StepReading | None:
-    wanted = (STEP, model, size, "bf16", True, "auto", "")
-    keys = ((r.what, r.model, r.size, r.precision, r.fast, r.implementation, r.problem) for r in readings)
-    return next((reading for reading, key in zip(readings, keys, strict=True) if key == wanted), None)
+def _step(readings: Sequence[StepReading], job: Job, *, what: str = STEP) -> tuple[StepReading | None, str]:
+    """Return the reading of a job, or why there is nothing to judge."""
+    same = [reading for reading in readings if (reading.what, _job(reading)) == (what, job)]
+    one = next((reading for reading in same if not reading.problem), None)
+    return one, "" if one else _why_not(same)
+
+
+def _job(r: StepReading) -> Job:
+    return Job(r.model, r.size, r.batch_size, r.precision, r.options, r.implementation, r.fast)
+
+
+def _why_not(those: Sequence[RoutingReading] | Sequence[StepReading]) -> str:
+    """Say why none of them can be judged."""
+    problems = (f"{one.implementation}: {one.problem}" for one in those if one.problem)
+    return ("; ".join(problems) or "nothing of it was timed") if those else NOT_RUN
 
 
 def _sizes(one: RoutingReading | None, case: str) -> str:
@@ -203,9 +231,7 @@ def _words(precision: str) -> str:
 
 
 def _how(one: RoutingReading | None) -> str:
-    if one is None:
-        return "no implementation passed the gate"
-    return f"{one.implementation}{' compiled' if one.compiled else ''}, {one.how}, {_spread(one)}"
+    return "" if one is None else f"{one.implementation}{' compiled' if one.compiled else ''}, {one.how}, {_spread(one)}"
 
 
 def _over(one: RoutingReading | None) -> str:
@@ -213,7 +239,7 @@ def _over(one: RoutingReading | None) -> str:
 
 
 def _stepped(one: StepReading | None) -> str:
-    return "no step passed the gate" if one is None else f"{one.precision}, routed by {one.routed_by}, {_spread(one)}"
+    return "" if one is None else f"{one.precision}, routed by {one.routed_by}, {_spread(one)}"
 
 
 def _spread(one: RoutingReading | StepReading) -> str:

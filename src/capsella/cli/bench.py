@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -253,6 +252,7 @@ def everything(
         from capsella.bench import suite
         from capsella.bench.timing import file_name, record
         from capsella.errors import check_choice, check_number
+        from capsella.report.speed import read_records
 
         for name in kind or ():
             check_choice("kind", name, (*suite.KINDS, *suite.ASKED_FOR))
@@ -268,11 +268,13 @@ def everything(
         bench_tables.PRINTERS[each.name](console(), found)
         red = say_red(found) or red
         stop.leave()
+    judged = []
     if {"routing", "step"} & taken.keys() and not quick:
         # kinds may be measured one after the other: the folder's records of this device and torch are judged together.
-        paths = {name: out / file_name(name, chosen) for name in ("routing", "step")}
-        records = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.is_file()}
-        judged = bench_bars.judge_records(records, gpu=chosen.type == "cuda")
+        this = file_name("routing", chosen).removeprefix("routing-").removesuffix(".json")
+        with users_mistakes():
+            judged = bench_bars.judge_records(read_records(out).get(this, {}), gpu=chosen.type == "cuda")
+    if judged:
         found = record("bars", chosen, judged, verdicts=[reading.verdict for reading in judged])
         bench_tables.print_bars(console(), found)
     if red:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from capsella.bench.bars import judge_records
+from capsella.bench.bars import NOT_RUN, judge_records
 from capsella.errors import DataError
 from capsella.report.speed_plots import Panel, log_log
 
@@ -69,8 +69,8 @@ def speed_page(records: Mapping[str, Mapping[str, Record]]) -> dict[str, str]:
 
 def _bars(device: str, kinds: Mapping[str, Record]) -> list[str]:
     bars = judge_records(kinds, gpu=not device.startswith("cpu-"))
-    # records of other sizes say nothing about them.
-    if all(bar.measured is None for bar in bars):
+    # records of other sizes say nothing about them; red readings do.
+    if all(bar.says == NOT_RUN for bar in bars):
         return []
     rows = []
     for bar in bars:
@@ -79,7 +79,7 @@ def _bars(device: str, kinds: Mapping[str, Record]) -> list[str]:
         measured = "" if bar.measured is None else f"{_number(bar.measured)} {bar.unit}"
         rows.append([bar.what, must, aim, measured, bar.verdict, bar.says])
     table = _table(["what", "must", "aim", "measured", "verdict", "how"], rows, right=(1, 2, 3))
-    return [f"### What must be reached\n\n{table}"]
+    return [f"### What must be reached\n\nBars are set for an NVIDIA H200 and for a CPU of two cores.\n\n{table}"]
 
 
 def _routing(device: str, record: Record) -> tuple[str, dict[str, str]]:
@@ -117,19 +117,34 @@ def _step(device: str, record: Record) -> tuple[str, dict[str, str]]:
         start = [reading["model"], f"{reading['size']}", f"{reading['batch_size']}", reading["precision"], kind]
         routed = reading["routed_by"] or ("" if reading["implementation"] == "auto" else reading["implementation"])
         if reading["problem"]:
-            rows.append([*start, reading["problem"], *[""] * 4, routed])
+            rows.append([*start, reading["problem"], *[""] * 5, routed])
             continue
         # an epoch has no floor, nor have steps that were measured before there was one.
         floors = [_milliseconds(reading["floor"]), _number(reading["over_floor"])] if reading.get("floor") else ["", ""]
-        rows.append([*start, _spread(reading), *floors, _mebibytes(reading["memory"]), f"{reading['parameters']:,}", routed])
-    head = ["model", "pixels", "batch", "precision", "what", "ms", "floor", "× floor", "MiB", "parameters", "routed by"]
+        numbers = [_mebibytes(reading["memory"]), f"{reading['parameters']:,}", _number(reading["difference"])]
+        rows.append([*start, _spread(reading), *floors, *numbers, routed])
+    head = [
+        "model",
+        "pixels",
+        "batch",
+        "precision",
+        "what",
+        "ms",
+        "floor",
+        "× floor",
+        "MiB",
+        "parameters",
+        "losses",
+        "routed by",
+    ]
     says = (
         f"The fast step's first {record['compared']} losses are within "
         + ", ".join(f"{bound:g} ({precision})" for precision, bound in record["bound"].items())
-        + " of the plain step's. A floor is what convolutions and products, or weights with Adam's averages, take at least. "
+        + " of the plain step's; the column losses has the largest difference. A floor is what convolutions and products, or "
+        "weights with Adam's averages, take at least. "
         f"Memory: {record['memory_says']}.\n"
     )
-    text = f"### Training\n\n{says}\n{_table(head, rows, right=(1, 2, 5, 6, 7, 8, 9))}"
+    text = f"### Training\n\n{says}\n{_table(head, rows, right=(1, 2, *range(5, 11)))}"
     if record["differences"]:
         gaps = [
             [f"{each['model']} − {each['trunk']}", str(each["size"]), each["precision"], _milliseconds(each["seconds"])]
