@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from running import in_process
 
 from capsella.bench.timing import WrongValues
+from capsella.errors import DataError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data"))
 from made_files import use_as_mnist, write_mnist
@@ -77,6 +79,45 @@ def test_nothing_is_timed_where_values_are_wrong(root: Path, monkeypatch: pytest
     code, out, err = run("data", "--device", "cpu", "--root", str(root))
     assert (code, out) == (1, "")
     assert err == "capsella: mnist40: 3.00% of images differ between cuda and the CPU; nothing is timed\n"
+
+
+def test_batches_are_a_kind_of_all_and_a_section_of_the_page(root: Path, tmp_path: Path) -> None:
+    records, docs = tmp_path / "records", tmp_path / "docs"
+    arguments = ("all", "--kind", "data", "--quick", "--device", "cpu", "--root", str(root), "--out", str(records))
+    code, shown, err = run(*arguments)
+    assert code == 0
+    assert "data, mnist40, batches(): timed\n" in err
+    assert "floor of mnist40: 7,200 bytes an image" in shown
+    assert run("page", "--results", str(records), "--out", str(docs))[0] == 0
+    page = (docs / "speed.md").read_text()
+    assert "### Drawing batches" in page
+    assert re.search(
+        r"\| mnist40, batches\(\), images/s \| [\d,]+ \([\d,]+ to [\d,]+\) \| [\d,]+ \| [\d.,]+ \| 7,200 bytes", page
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (WrongValues("3% of images differ"), 1, "wrong: 3% of images differ; it was not timed"),
+        (DataError("nothing was fetched"), 0, "no data: nothing was fetched"),
+    ],
+)
+def test_batches_that_cannot_be_timed_do_not_end_all(
+    error: Exception, code: int, said: str, root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("capsella.bench.data.check", fails)
+    records = tmp_path / "records"
+    arguments = ("all", "--kind", "data", "--quick", "--device", "cpu", "--root", str(root), "--out", str(records))
+    found, shown, err = run(*arguments)
+    assert found == code
+    assert said in err
+    assert "drawing batches" in shown
+    assert run("page", "--results", str(records), "--out", str(tmp_path))[0] == 0
+    assert "Traceback" not in err
 
 
 def test_without_a_verb_the_help_is_shown() -> None:
@@ -163,7 +204,7 @@ def test_an_interrupted_run_keeps_what_it_has_written(monkeypatch: pytest.Monkey
         (("attention", "--budget", "0"), "--budget=0"),
         (("bars", "--part", "half"), "--part='half' is unknown"),
         (("all", "--out", "/dev/null/x"), "--out=/dev/null/x cannot be written to; expected a folder of yours"),
-        (("all", "--out", "x", "--kind", "data"), "kind='data' is unknown"),
+        (("all", "--out", "x", "--kind", "dat"), "kind='dat' is unknown"),
         (("all", "--out", "x", "--minutes", "0"), "--minutes=0"),
     ],
 )

@@ -8,7 +8,7 @@ import gzip
 import itertools
 import os
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,9 @@ from capsella.bench.timing import Reading, WrongValues, bandwidth, rate, record,
 from capsella.data import ImageData, Places, load_data
 from capsella.data.digits import MNIST
 from capsella.data.sources import locate, obtain
+from capsella.errors import DataError
+
+BATCH_SIZE = 128
 
 # labels and indices of a sample.
 _SMALL = 16
@@ -52,7 +55,7 @@ PIPELINES = (
 
 
 def measure(
-    device: torch.device, *, root: str | os.PathLike[str] | None = None, batch_size: int = 128, images: int | None = None
+    device: torch.device, *, root: str | os.PathLike[str] | None = None, batch_size: int = BATCH_SIZE, images: int | None = None
 ) -> dict[str, Any]:
     """Check every pipeline against the CPU, then time it; return a record.
 
@@ -61,16 +64,56 @@ def measure(
         root: the data directory.
         batch_size: images of a batch.
         images: how many are drawn in each repeat; about a second's worth if None.
+
+    Raises:
+        WrongValues: a pipeline does not give the CPU's values; nothing was timed.
     """
+    speed = bandwidth(device)
+    done = list(readings(device, speed, root=root, batch_size=batch_size, images=images))
+    return record("data", device, done, **facts(speed, batch_size))
+
+
+def facts(speed: float, batch_size: int = BATCH_SIZE) -> dict[str, Any]:
+    """Return what a record says beside its readings."""
+    return {"batch_size": batch_size, "bandwidth": speed}
+
+
+def guarded(
+    device: torch.device,
+    speed: float,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    images: int | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Iterator[Reading]:
+    """Give the readings one by one; wrong values, and data that are not there, are the last one's problem."""
+    try:
+        for reading in readings(device, speed, root=root, images=images):
+            say(f"data, {reading.name}: timed")
+            yield reading
+    except (WrongValues, DataError) as error:
+        problem = f"wrong: {error}" if isinstance(error, WrongValues) else f"no data: {error}"
+        say(f"data: {problem}")
+        yield Reading("drawing batches", "images/s", 0.0, 0.0, 0.0, 0, problem=problem)
+
+
+def readings(
+    device: torch.device,
+    speed: float,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    batch_size: int = BATCH_SIZE,
+    images: int | None = None,
+) -> Iterator[Reading]:
+    """Check every pipeline, then time one after the other; ``speed`` is the device's bandwidth, the rest as for ``measure``."""
     loaded = [(pipeline, load_data(pipeline.set_name, root=root, **pipeline.options)) for pipeline in PIPELINES]
     for pipeline, data in loaded:
         if batch_size > len(data):
             raise ValueError(f"batch_size={batch_size} is too large; expected at most {len(data)}, the images of {data.name}")
         check(pipeline, data, device)
-    speed = bandwidth(device)
-    readings = [reading for pipeline, data in loaded for reading in _time(pipeline, data, device, batch_size, images, speed)]
-    readings.append(_loading(device, root))
-    return record("data", device, readings, batch_size=batch_size, bandwidth=speed)
+    for pipeline, data in loaded:
+        yield from _time(pipeline, data, device, batch_size, images, speed)
+    yield _loading(device, root)
 
 
 def check(pipeline: Pipeline, data: ImageData, device: torch.device) -> None:

@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 
-from capsella.bench import attention, growth, routing, step, together
+from capsella.bench import attention, data, growth, routing, step, together
 from capsella.bench.epoch import everything
+from capsella.bench.timing import bandwidth
 
 KINDS = ("routing", "step", "growth", "attention")
 """What is measured where nobody says."""
 
-ASKED_FOR = ("together",)
-"""What is measured only by name: it starts processes, and wants the device for itself for minutes."""
+ASKED_FOR = ("together", "data")
+"""What is measured only by name: one starts processes and wants the device for itself for minutes, one needs MNIST."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,10 @@ def kinds(
         yield Kind("attention", found, lambda done: attention.facts(device, done))
     if "together" in only:
         yield _together(device, quick, say)
+    if "data" in only:
+        speed = bandwidth(device)
+        drawn = data.guarded(device, speed, root=root, images=256 if quick else None, say=say)
+        yield Kind("data", drawn, lambda _: data.facts(speed))
 
 
 def step_jobs(device: torch.device, *, quick: bool = False) -> list[step.Job]:

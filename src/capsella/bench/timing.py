@@ -38,6 +38,7 @@ class Reading:
         repeats: how many.
         floor: the best value that memory allows; 0 where none is stated.
         floor_says: how the floor comes about.
+        problem: why there are no values.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Reading:
     repeats: int
     floor: float = 0.0
     floor_says: str = ""
+    problem: str = ""
 
 
 @functools.cache

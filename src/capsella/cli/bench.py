@@ -238,7 +238,7 @@ def everything(
     out: Annotated[Path, typer.Option(help="Write one JSON file for each kind into this folder.")],
     device: Device = None,
     kind: Annotated[
-        list[str] | None, typer.Option(help="routing, step, growth, attention (all four if left out), together.")
+        list[str] | None, typer.Option(help="routing, step, growth, attention (all four if left out), together, data.")
     ] = None,
     minutes: Annotated[float | None, typer.Option(help="Take no further reading after so long.")] = None,
     root: Root = None,

@@ -117,7 +117,7 @@ def collect(
 
 def say_red(found: dict[str, Any]) -> bool:
     """Say what did not pass the gate, and tell whether there is any."""
-    keys = ("way", "algorithm", "model", "at_once", "case", "axis", "n", "size", "precision", "implementation")
+    keys = ("name", "way", "algorithm", "model", "at_once", "case", "axis", "n", "size", "precision", "implementation")
     wrong = [reading for reading in found["readings"] if reading["problem"].startswith(("wrong", "fails"))]
     lines = [f"{', '.join(str(each[key]) for key in keys if key in each)}: {each['problem']}" for each in wrong]
     # one that is wrong is so in both passes.

@@ -42,6 +42,9 @@ def print_data(console: Console, found: Mapping[str, Any]) -> None:
         table.add_column(name, justify="right")
     floors = {}
     for reading in found["readings"]:
+        if reading["problem"]:
+            table.add_row(reading["name"], reading["problem"], "", "", "")
+            continue
         values = (reading["median"], reading["low"], reading["high"], reading["floor"])
         table.add_row(f"{reading['name']}, {reading['unit']}", *map(number, values))
         floors[reading["name"].rsplit(", ", 1)[0]] = reading["floor_says"]
@@ -207,4 +210,5 @@ PRINTERS: dict[str, Callable[[Console, Mapping[str, Any]], None]] = {
     "growth": print_growth,
     "attention": print_attention,
     "together": print_together,
+    "data": print_data,
 }

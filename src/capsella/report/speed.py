@@ -13,7 +13,7 @@ from capsella.report.speed_plots import Panel, log_log
 
 Record = Mapping[str, Any]
 
-KINDS = ("routing", "step", "together", "growth", "attention")
+KINDS = ("routing", "step", "together", "growth", "attention", "data")
 PICTURES = "speed"
 """The folder of the pictures, beside the page."""
 
@@ -23,8 +23,7 @@ Made by `capsella bench page` from the records in [results/bench](../results/ben
 runs at once, `capsella bench together` write. What is timed has passed the gate before: values and gradients against float64 by
 the [parity rule](decisions/0003-parity-rule.md), the first losses of a fast step against those of a plain one. Times are
 medians with the lowest and the highest reading. A floor is the least time that the bytes which must be read and written take at
-the bandwidth of a large copy, or the operations at the rate of a large matrix product, whichever is more. How batches are drawn
-is timed in [data.md](data.md#speed).
+the bandwidth of a large copy, or the operations at the rate of a large matrix product, whichever is more.
 """
 
 
@@ -279,12 +278,36 @@ def _attention(device: str, record: Record) -> tuple[str, dict[str, str]]:
     return f"{text}\n![{label}]({path})\n", {path: log_log([panels], label=label)}
 
 
+def _data(device: str, record: Record) -> tuple[str, dict[str, str]]:
+    rows = []
+    for reading in record["readings"]:
+        what = f"{reading['name']}, {reading['unit']}"
+        if reading.get("problem"):
+            rows.append([what, reading["problem"], "", "", ""])
+            continue
+        whole = reading["unit"] != "s"
+        median, low, high, floor = (
+            f"{reading[key]:,.0f}" if whole else _number(reading[key]) for key in ("median", "low", "high", "floor")
+        )
+        # of a rate the floor is the most.
+        over = reading["floor"] / reading["median"] if whole else reading["median"] / reading["floor"]
+        rows.append([what, f"{median} ({low} to {high})", floor, _number(over), reading["floor_says"]])
+    says = (
+        f"Images a second in batches of {record['batch_size']}, after a check that the device draws what the CPU draws: "
+        "`batches()` goes through a whole set, `batch()` draws what it is asked for. A floor is what memory allows where each "
+        "byte of the originals is read and each value written once."
+    )
+    table = _table(["what", "median", "floor", "× floor", "the floor is"], rows, right=(1, 2, 3))
+    return f"### Drawing batches\n\n{says}\n\n{table}", {}
+
+
 _SECTIONS: dict[str, Callable[[str, Record], tuple[str, dict[str, str]]]] = {
     "routing": _routing,
     "step": _step,
     "together": _together,
     "growth": _growth,
     "attention": _attention,
+    "data": _data,
 }
 
 
