@@ -199,7 +199,7 @@ def peak_memory(run: Callable[[], object], device: torch.device) -> int:
 
 def _peak_on_cpu(run: Callable[[], object]) -> int:
     profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True)
-    with _silent(), profiler:
+    with silent(), profiler:
         run()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
@@ -210,7 +210,7 @@ def _peak_on_cpu(run: Callable[[], object]) -> int:
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
+def silent() -> Iterator[None]:
     """Keep from a person's screen what the profiler's library writes there by itself."""
     sys.stderr.flush()
     kept = os.dup(2)

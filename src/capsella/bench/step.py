@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from capsella.bench.clock import peak_memory, time_as_it_runs
 from capsella.bench.gate import failure
+from capsella.bench.parts import by_part, kernel_seconds
 from capsella.bench.problems import REFERENCE, Least
 from capsella.bench.routing import Speeds
 from capsella.bench.timing import WrongValues
@@ -108,6 +109,7 @@ class StepReading:
         over_floor: median over floor.
         difference: largest relative difference of the first losses to the plain step's.
         accuracy: on the test set after the last epoch.
+        parts: seconds by what a GPU does in them (``parts.PARTS``), as the profiler sees it.
         problem: why there is no time.
     """
 
@@ -133,6 +135,7 @@ class StepReading:
     over_floor: float = 0.0
     difference: float = 0.0
     accuracy: float = 0.0
+    parts: dict[str, float] = field(default_factory=dict)
     problem: str = ""
 
     @property
@@ -280,6 +283,8 @@ def _time(job: Job, device: torch.device, budget: float, base: StepReading) -> S
             times = time_as_it_runs(act, device, budget=budget)
             memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_memory(act, device)
             reserved = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
+            # a CPU's compiled loops are one operation to the profiler.
+            parts = by_part(kernel_seconds(act, device), times.median) if device.type == "cuda" else {}
             parameters = sum(parameter.numel() for parameter in stepper.model.parameters())
     del stepper, act
     clear(device)
@@ -295,6 +300,7 @@ def _time(job: Job, device: torch.device, budget: float, base: StepReading) -> S
         memory=memory,
         reserved=reserved,
         difference=difference,
+        parts=parts,
     )
 
 

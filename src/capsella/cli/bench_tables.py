@@ -111,6 +111,10 @@ def print_step(console: Console, found: Mapping[str, Any]) -> None:
     for each in found["differences"]:
         step = f"{each['model']} − {each['trunk']}, {each['size']} px, {each['precision']}"
         console.print(f"{step}: {milliseconds(each['seconds'])} ms", markup=False)
+    for each in found["readings"]:
+        if each["parts"]:
+            parts = ", ".join(f"{name} {milliseconds(seconds)}" for name, seconds in each["parts"].items())
+            console.print(f"{each['model']}, {each['size']} px, {each['precision']}, ms of {parts}", markup=False)
 
 
 def print_growth(console: Console, found: Mapping[str, Any]) -> None:

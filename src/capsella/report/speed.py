@@ -151,6 +151,21 @@ def _step(device: str, record: Record) -> tuple[str, dict[str, str]]:
         ]
         text += "\nWhat capsules and decoder add to the step of the ConvNet with the same convolutions:\n\n"
         text += _table(["steps", "pixels", "precision", "ms"], gaps, right=(1, 3))
+    # a step that was measured before there were parts has none.
+    divided = [reading for reading in record["readings"] if reading.get("parts")]
+    if divided:
+        names = list(dict.fromkeys(name for reading in divided for name in reading["parts"]))
+        rows = [
+            [
+                f"{reading['model']}{'' if reading['fast'] else ', plain'}",
+                str(reading["size"]),
+                reading["precision"],
+                *(_milliseconds(reading["parts"][name]) if name in reading["parts"] else "" for name in names),
+            ]
+            for reading in divided
+        ]
+        text += "\nWhat the GPU does in a step, in ms, by the names of its kernels; waiting is the rest of the step's time:\n\n"
+        text += _table(["model", "pixels", "precision", *names], rows, right=(1, *range(3, 3 + len(names))))
     return text, {}
 
 
