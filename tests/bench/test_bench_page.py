@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -134,3 +135,19 @@ def test_a_folder_without_records_is_said(tmp_path: Path) -> None:
     (tmp_path / "routing-x.json").write_text("{")
     with pytest.raises(DataError, match=r"routing-x.json is no JSON"):
         read_records(tmp_path)
+
+
+@pytest.mark.skipif(not HAVE_RECORDS, reason="no records are committed")
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("routing-*.json")), ids=lambda path: path.stem)
+def test_what_the_dispatcher_takes_is_the_fastest_in_the_committed_records(path: Path) -> None:
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for reading in json.loads(path.read_text(encoding="utf-8"))["readings"]:
+        if not reading["problem"] and not reading["compiled"]:
+            key = tuple(reading[name] for name in ("case", "algorithm", "precision", "mode"))
+            groups.setdefault(key, []).append(reading)
+    assert groups
+    for key, readings in groups.items():
+        (taken,) = (reading for reading in readings if reading["chosen"])
+        best = min(readings, key=lambda reading: reading["median"])
+        # or it cannot be told from the fastest.
+        assert taken["low"] <= best["high"], f"{key}: {taken['implementation']} was taken, {best['implementation']} is faster"

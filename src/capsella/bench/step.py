@@ -41,6 +41,9 @@ TRUNKS = {
 }
 """Capsule nets, and the ConvNets that have the same convolutions."""
 
+NETS = ("capsnet", "aff_capsnet", "em_capsnet", "gcapsnet_fc", "convnet_avg")
+SMALL_NETS = ("capsnet_small", "convnet_small")
+
 # of the gate: warm-up, capture and a replay of the fast step are all among them.
 _COMPARED = 5
 _CLASSES = 10
@@ -154,7 +157,7 @@ def jobs(
 ) -> list[Job]:
     """List the steps to time; on a CPU small nets with small batches by default."""
     gpu = device.type == "cuda"
-    nets = ("capsnet", "aff_capsnet", "em_capsnet", "gcapsnet_fc", "convnet_avg") if gpu else ("capsnet_small", "convnet_small")
+    nets = NETS if gpu else SMALL_NETS
     return [
         Job(model, size, batch_size or (128 if gpu else 32), precision)
         for precision in precisions or (("bf16", "float32") if gpu else ("float32",))

@@ -73,11 +73,11 @@ def kinds(
 
 
 def step_jobs(device: torch.device, *, quick: bool = False) -> list[step.Job]:
-    """List the training steps: all nets in bf16, and in float32 CapsNet and ConvNet-Avg on small images alone."""
+    """List the training steps: on a GPU all nets in bf16, and in float32 CapsNet and ConvNet-Avg on small images alone."""
     if quick:
         return step.jobs(device, models=("capsnet_small",), sizes=(28,), batch_size=8)
     if device.type != "cuda":
-        return step.jobs(device)
+        return step.jobs(device, models=(*step.SMALL_NETS, *step.NETS))
     exact = step.jobs(device, models=("capsnet", "convnet_avg"), sizes=(28,), precisions=("float32",))
     return step.jobs(device, precisions=("bf16",)) + exact
 
