@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.autograd import gradcheck
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from capsella.functional import conv_size, gather_patches
 
@@ -81,3 +83,14 @@ def test_wrong_arguments_are_named_in_one_line(
 ) -> None:
     with pytest.raises(error, match=message):
         gather_patches(torch.zeros(shape), **options)
+
+
+@pytest.mark.parametrize("options", [{"kernel_size": 3}, {"kernel_size": (2, 3), "stride": 2, "padding": 1}], ids=str)
+def test_gradients_are_sums_of_slices_and_nothing_is_scattered(options: dict[str, Any]) -> None:
+    def gradient(grid: Tensor) -> Tensor:
+        return torch.autograd.grad(gather_patches(grid, **options).square().sum(), grid)[0]
+
+    grid = torch.randn(2, 6, 7, 2, 3, requires_grad=True)
+    names = {str(node.target) for node in make_fx(gradient)(grid).graph.nodes}
+    assert any("slice_backward" in name for name in names)
+    assert not any(word in name for name in names for word in ("unfold", "index", "scatter"))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -9,6 +12,7 @@ import torch
 from tiny_runs import capsnet, losses, short_run
 
 from capsella.errors import RunError
+from capsella.models import list_models
 
 
 def test_fast_compiles_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +65,17 @@ def test_a_network_is_left_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_compiled_step_takes_the_steps_of_the_plain_one() -> None:
     plain, fast = (losses(short_run(capsnet(), steps=8, fast=fast)) for fast in (False, True))
     assert fast == pytest.approx(plain, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [name for name in list_models() if name != "sign_capsnet"])
+def test_every_model_compiles_to_steps_that_several_threads_take_as_the_plain_one(model: str) -> None:
+    # in a process of its own: what a compiler writes to wrong places ends it.
+    options = ("--model", model, "--size", "28", "--batch-size", "8", "--budget", "0.01", "--no-large", "--no-epoch")
+    command = [sys.executable, "-m", "capsella", "bench", "step", "--device", "cpu", *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, "losses agree" in done.stderr) == (0, True), done.stderr
 
 
 @pytest.mark.parametrize("switch", ["matmul", "all"])

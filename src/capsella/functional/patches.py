@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from einops import rearrange
-from torch import Tensor
+from torch import Tensor, stack
 from torch.nn.functional import pad
 
 from capsella.errors import check_count
@@ -60,5 +60,16 @@ def gather_patches(grid: Tensor, *, kernel_size: int | tuple[int, int], stride: 
         raise ValueError(f"grid has {H}×{W} positions; expected at least kernel_size={rows}×{columns} less the padding")
     if padding:
         grid = pad(grid, (0, 0, 0, 0, padding, padding, padding, padding))
-    windows = grid.unfold(1, rows, stride).unfold(2, columns, stride)  # [B, H', W', N, P, K, K]
-    return rearrange(windows, "b h w n p k l -> b h w (k l n) p")
+    windows = _slide(_slide(grid, -4, rows, stride), -3, columns, stride)  # [K, K, B, H', W', N, P]
+    return rearrange(windows, "l k b h w n p -> b h w (k l n) p")
+
+
+def _slide(x: Tensor, axis: int, kernel: int, stride: int) -> Tensor:
+    """Stack what each place of a window sees that slides along an axis, counted from the last: [K, ...].
+
+    Slices, and not ``unfold``: their gradients are sums of shifted copies. Those of ``unfold`` are scattered additions, which
+    depend on the order of a GPU's threads and which torch 2.13's compiler puts in wrong places on a CPU with several threads.
+    """
+    length = (conv_size(x.shape[axis], kernel, stride) - 1) * stride + 1
+    rest = (slice(None),) * (-axis - 1)
+    return stack([x[(..., slice(place, place + length, stride), *rest)] for place in range(kernel)])
