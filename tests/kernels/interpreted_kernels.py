@@ -83,7 +83,7 @@ def same_in_any_split(problem: Problem, *, each: Callable[[int], int]) -> None:
     tiles = fused_agreement.Tiles
     split, slices = tiles.split, tiles.slices
     try:
-        tiles.split = lambda self, units, others, device: (-(-units // each(units)), each(units))  # type: ignore[method-assign]
+        tiles.split = lambda self, units, others, device, **_: (-(-units // each(units)), each(units))  # type: ignore[method-assign]
         tiles.slices = lambda self, units, others, device, most: self.split(units, others, device)  # type: ignore[method-assign]
         compare(problem)
     finally:

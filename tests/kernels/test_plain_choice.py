@@ -86,7 +86,10 @@ SLOWER = [
     ("agreement", Case("few", B=8, I=16, J=4, D=8, P=8), {}, r"B·I·J·D is 4096; expected at least 65536"),
     ("em", Case("few", B=8, I=16, J=4, D=8, P=8), {}, r"B·I·J·D is 4096; expected at least 524288"),
     ("em", Case("few", B=8, I=16, J=4, D=8, P=8), {"shared": True}, r"B·I·J·D is 4096; expected at least 524288"),
-    ("agreement", Case("one", B=1, I=1000, J=10, D=16, P=8), {}, r"B is 1; expected at least 8"),
+    ("agreement", Case("five", B=5, I=1000, J=10, D=16, P=8), {}, r"B is 5; expected at least 8"),
+    ("agreement", Case("seven", B=7, I=1000, J=10, D=16, P=16), {}, r"B is 7; expected at least 8"),
+    ("agreement", Case("long", B=16, I=1000, J=10, D=16, P=17), {}, r"B is 16; expected at least 17"),
+    ("em", Case("seven", B=7, I=1000, J=10, D=16, P=16), {}, r"B is 7; expected at least 8"),
     ("trainable", Case("one", B=1, I=1000, J=10, D=16, P=8), {}, r"B is 1; expected at least 8"),
     ("em", Case("rows", B=24, I=240, J=10, D=8, P=4), {"rows": 2}, r"B·I·J·D is 921600; expected at least 2097152"),
 ]
@@ -101,6 +104,20 @@ def test_what_the_reference_does_faster_is_left_to_it_unless_another_is_named(
     assert re.search(rf"{NAMES[name]} +vote_and_route +slower: .*{reason}", routing.explain(name, *tensors, **given))
     result, expected = (routing.vote_and_route(name, *tensors, impl=impl, **given) for impl in (NAMES[name], "reference"))
     torch.testing.assert_close(result.poses, expected.poses)
+
+
+@pytest.mark.parametrize(("name", "B"), [("agreement", 8), ("em", 8)])
+def test_eight_samples_are_enough_where_poses_do_not_shrink(name: str, B: int) -> None:
+    assert chosen(name, Case("enough", B=B, I=1000, J=10, D=16, P=16)) == "tiled"
+
+
+def test_sums_of_few_samples_are_left_to_the_reference_which_is_more_exact() -> None:
+    tensors, given = arguments("agreement", Case("few", B=3, I=1000, J=10, D=16, P=8))
+    with pytest.raises(UnsupportedCall, match=r"tiled: B is 3; with fewer than 4 samples its float32 sums lose more digits"):
+        routing.vote_and_route("agreement", *tensors, impl="tiled", **given)
+    # one step is a product over all samples, and one weight for all needs none of so many terms.
+    assert chosen("agreement", Case("few", B=3, I=1000, J=10, D=16, P=8), num_iters=1) == "tiled"
+    assert chosen("agreement", Case("few", B=3, I=1000, J=10, D=16, P=8), shared=True) == "tiled"
 
 
 def test_couplings_of_each_sample_are_refused() -> None:

@@ -68,10 +68,11 @@ def test_the_compiled_step_takes_the_steps_of_the_plain_one() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [name for name in list_models() if name != "sign_capsnet"])
+# one takes no images, and one drops values at random, which a compiler draws otherwise.
+@pytest.mark.parametrize("model", sorted(set(list_models()) - {"sign_capsnet", "convnet_fc512"}))
 def test_every_model_compiles_to_steps_that_several_threads_take_as_the_plain_one(model: str) -> None:
     # in a process of its own: what a compiler writes to wrong places ends it.
-    options = ("--model", model, "--size", "28", "--batch-size", "8", "--budget", "0.01", "--no-large", "--no-epoch")
+    options = ("--model", model, "--size", "28", "--budget", "0.01", "--no-large", "--no-epoch")
     command = [sys.executable, "-m", "capsella", "bench", "step", "--device", "cpu", *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "2"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

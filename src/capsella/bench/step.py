@@ -31,7 +31,11 @@ from capsella.train.processes import make_fabric, products_in, trying_algorithms
 from capsella.train.step import Stepper
 
 BOUND = {"float32": 5e-3, "bf16": 3e-2}
-"""How far the fast step's first losses may be from the plain step's, relative to them."""
+"""How far the fast step's first losses may be from the plain step's, relative to them.
+
+Steps on noise swing: CapsNet's first losses at 40 pixels are 0.87, 2.91, 2.59, 0.86 and 2.10, and by the fourth bf16 itself is
+1.3 % away from float32 (both plain, on a CPU). Two ways to round are then up to twice that apart.
+"""
 
 TRUNKS = {
     "capsnet": "convnet_avg",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from einops import rearrange
 from torch import Tensor, stack
 from torch.nn.functional import pad
@@ -71,5 +73,8 @@ def _slide(x: Tensor, axis: int, kernel: int, stride: int) -> Tensor:
     depend on the order of a GPU's threads and which torch 2.13's compiler puts in wrong places on a CPU with several threads.
     """
     length = (conv_size(x.shape[axis], kernel, stride) - 1) * stride + 1
-    rest = (slice(None),) * (-axis - 1)
-    return stack([x[(..., slice(place, place + length, stride), *rest)] for place in range(kernel)])
+
+    def seen_from(place: int) -> Any:
+        return (..., slice(place, place + length, stride), *[slice(None)] * (-axis - 1))
+
+    return stack([x[seen_from(place)] for place in range(kernel)])

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from capsella.functional import direction, widen
-from capsella.kernels.plain_tiles import Scratch, Span, few_samples, few_votes, refuse_twice, spans
+from capsella.kernels.plain_tiles import ENOUGH, Scratch, Span, few_samples, few_votes, refuse_twice, spans
 from capsella.routing.base import Call, Routed, routed
 from capsella.routing.em import check_arguments
 from capsella.shapes import Activations, Poses
@@ -271,4 +271,4 @@ def slower(call: Call) -> list[str]:
         return ["on cuda the reference is faster, where it fits into memory"]
     # poses of R rows go through a weight that is R² as large.
     least = call.rows**2 << 19
-    return few_votes(call, least=least, least_shared=least) + few_samples(call)
+    return few_votes(call, least=least, least_shared=least) + few_samples(call, ENOUGH)

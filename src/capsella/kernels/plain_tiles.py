@@ -21,6 +21,8 @@ from capsella.routing.base import Call
 # elements of one tile's largest intermediate: 3 MiB of float32 on a CPU, by sweep (docs/routing.md); on a GPU, what fills it.
 CPU_TILE = 3 << 18
 GPU_TILE = 1 << 26
+# samples that are enough for tiles to be faster than the reference, by sweep on two cores.
+ENOUGH = 8
 # products of fewer lower capsules are too thin to be fast; samples are divided instead.
 LEAST = 32
 
@@ -129,12 +131,17 @@ def few_votes(call: Call, *, least: int, least_shared: int) -> list[str]:
     return [f"B·I·J·D is {count}; expected at least {bound}, below which the reference is faster"]
 
 
-def few_samples(call: Call) -> list[str]:
-    """Give a reason not to run where the weight, which every pass reads, is larger than the votes."""
-    B, least = call.sizes["B"], 1 if call.shared else -(-call.sizes["P"] // call.rows**2)
+def few_samples(call: Call, most: int | None = None) -> list[str]:
+    """Give a reason not to run where the weight, which every pass reads, is larger than the votes.
+
+    ``most`` is the number of samples that is enough all the same, unless a pose has more values below than above: what lies
+    between the products of a tile is then more than the votes.
+    """
+    B, P, D = (call.sizes[letter] for letter in "BPD")
+    least = 1 if call.shared else -(-(P if most is None or P > D else min(P, most)) // call.rows**2)
     if is_open(B):
         return [f"B is not fixed; expected a number of at least {least}"]
-    return [] if least <= B else [f"B is {B}; expected at least {least}, below which the weight is larger than the votes"]
+    return [] if least <= B else [f"B is {B}; expected at least {least}, below which the reference is faster"]
 
 
 def refuse_twice(ctx: Any, *gradients: Tensor) -> NoReturn:
