@@ -91,18 +91,6 @@ def test_the_data_set_in_the_docs_works(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out == "torch.Size([2, 1, 8, 8])\n"
 
 
-def test_the_speeds_in_the_docs_are_those_of_the_records() -> None:
-    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
-    rows = {cells[1]: cells for line in page.splitlines() if len(cells := [cell.strip() for cell in line.split("|")]) == 9}
-    for column, record in ((2, "data-nvidia-h200-torch2.11.0"), (5, "data-cpu-2-cores-torch2.13.0")):
-        readings = json.loads((ROOT / "results" / "bench" / f"{record}.json").read_text(encoding="utf-8"))["readings"]
-        drawn = [reading for reading in readings if reading["name"].endswith(", batches()")]
-        assert len(drawn) == 4
-        for reading in drawn:
-            found = rows[reading["name"].removesuffix(", batches()")]
-            assert found[column] == f"{reading['median']:,.0f} ({reading['low']:,.0f} to {reading['high']:,.0f})"
-
-
 def test_the_accuracies_in_the_readme_are_those_of_the_record() -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     found = json.loads((ROOT / "results" / "quickstart.json").read_text(encoding="utf-8"))["networks"]
