@@ -17,9 +17,9 @@ PLAIN_RANK = 500
 _PLAIN = (
     ("agreement", "tiled", plain_agreement.agreement, plain_agreement.refuse, plain_agreement.slower),
     ("em", "tiled", plain_em.em, nowhere, plain_em.slower),
-    ("uniform", "matmul", plain_products.uniform, plain_products.refuse, plain_products.slower),
-    ("trainable", "matmul", plain_products.trainable, plain_products.refuse, plain_products.slower),
-    ("quadratic", "matmul", plain_products.quadratic, plain_products.refuse, plain_products.slower),
+    ("uniform", "matmul", plain_products.uniform, plain_products.refuse, nowhere),
+    ("trainable", "matmul", plain_products.trainable, plain_products.refuse, nowhere),
+    ("quadratic", "matmul", plain_products.quadratic, plain_products.refuse, nowhere),
 )
 for _algorithm, _name, _run, _refuse, _slower in _PLAIN:
     register_implementation(Implementation(_algorithm, "vote_and_route", _name, _run, _refuse, PLAIN_RANK, _slower))
