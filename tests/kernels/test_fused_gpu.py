@@ -26,6 +26,8 @@ from kernel_cases import (
 )
 
 from capsella import create_model, routing
+from capsella.kernels.fused_agreement import agreement_op
+from capsella.kernels.fused_em import em_op
 from capsella.nn import CapsuleLinear
 from capsella.routing.dispatch import choices
 from capsella.testing import PAPERS, Case, assert_parity, check_parity
@@ -193,6 +195,17 @@ def test_each_gradient_alone_is_the_one_among_others(algorithm: str) -> None:
         assert torch.equal(found, every[name]), name
 
 
+@pytest.mark.parametrize("algorithm", ["agreement", "em"])
+def test_operators_keep_torch_s_rules(algorithm: str) -> None:
+    given = on_gpu(Problem(algorithm, replace(PLAIN, I=40), options_of(algorithm)))
+    poses, weight = given["poses"], given["weight"]
+    if algorithm == "agreement":
+        torch.library.opcheck(agreement_op, (poses, weight, None, given["prior"], given["bias"], 2, 1, 0.25, "sabour"))
+    else:
+        options = ([0.01, 0.02], 1e-8, True, True, 1)
+        torch.library.opcheck(em_op, (poses, weight, given["activations"], given["beta_a"], given["beta_u"], *options))
+
+
 # no tensor of as many elements as votes or couplings fits under the bar.
 @pytest.mark.parametrize("case", PAPERS[:2], ids=lambda case: case.name)
 @pytest.mark.parametrize("algorithm", ["agreement", "em"])
@@ -234,7 +247,7 @@ def test_more_than_2_to_the_31_elements() -> None:
         assert_parity(*three, factor=factor, name=name)
 
 
-@pytest.mark.parametrize("algorithm", ["agreement", "em"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_layer_compiles_to_one_graph(algorithm: str) -> None:
     torch.manual_seed(0)
     extra = {"activations": torch.rand(8, 96, device="cuda")} if algorithm == "em" else {}

@@ -11,13 +11,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from capsella import routing
-from capsella.kernels import plain_tiles
-from capsella.routing.base import IMPLEMENTATIONS
+from capsella.kernels import chunks, plain_tiles
+from capsella.routing.base import IMPLEMENTATIONS, Implementation
 from capsella.testing import Case, generator, make_options
 
 CASE = Case("many", B=16, I=96, J=6, D=16, P=4)
 VOTES = CASE.B * CASE.I * CASE.J * CASE.D
-PLAIN = {entry.algorithm: entry.run for entry in IMPLEMENTATIONS if entry.name in ("tiled", "matmul")}
+PLAIN = [entry for entry in IMPLEMENTATIONS if entry.name in ("chunked", "tiled", "matmul")]
+
+
+def id_of(entry: Implementation) -> str:
+    return f"{entry.algorithm}-{entry.name}"
+
+
+everything = pytest.mark.parametrize("entry", PLAIN, ids=id_of)
 
 
 class Largest(TorchDispatchMode):
@@ -72,30 +79,34 @@ def kept_bytes(run: Any, given: dict[str, Tensor], **options: Any) -> int:
 @pytest.fixture(autouse=True)
 def _tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_tiles, "CPU_TILE", VOTES // 6)
+    monkeypatch.setattr(chunks, "CHUNK", VOTES // 4)
 
 
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("name", sorted(PLAIN))
-def test_no_operation_returns_as_much_as_the_votes(name: str, shared: bool) -> None:
-    given = tensors(name, shared=shared)
+@everything
+def test_no_operation_returns_as_much_as_the_votes(entry: Implementation, shared: bool) -> None:
+    given = tensors(entry.algorithm, shared=shared)
     inputs = max(value.numel() for value in given.values())
-    assert largest(PLAIN[name], given, need_couplings=False) <= max(VOTES // 2, 2 * inputs)
-    assert largest(reference, given, name=name) >= VOTES  # so the check can fail
+    assert largest(entry.run, given, need_couplings=False) <= max(VOTES // 2, 2 * inputs)
+    assert largest(reference, given, name=entry.algorithm) >= VOTES  # so the check can fail
 
 
 # uniform's reference keeps no votes either: its couplings have no gradient.
-@pytest.mark.parametrize("name", sorted(set(PLAIN) - {"uniform"}))
-def test_what_the_backward_pass_keeps_is_a_fraction_of_the_reference_s(name: str) -> None:
-    given = tensors(name)
-    mine, theirs = kept_bytes(PLAIN[name], given, need_couplings=False), kept_bytes(reference, given, name=name)
+@pytest.mark.parametrize("entry", [entry for entry in PLAIN if entry.algorithm != "uniform"], ids=id_of)
+def test_what_the_backward_pass_keeps_is_a_fraction_of_the_reference_s(entry: Implementation) -> None:
+    given = tensors(entry.algorithm)
+    mine, theirs = (kept_bytes(entry.run, given, need_couplings=False), kept_bytes(reference, given, name=entry.algorithm))
     assert theirs >= 4 * VOTES
     assert 3 * mine <= theirs
 
 
-def test_agreement_keeps_one_set_of_couplings_for_each_iteration_after_the_first() -> None:
+@pytest.mark.parametrize("entry", [entry for entry in PLAIN if entry.algorithm == "agreement"], ids=id_of)
+def test_agreement_keeps_one_set_of_couplings_for_each_iteration_after_the_first(entry: Implementation) -> None:
     given = tensors("agreement")
     couplings, sums = 4 * CASE.B * CASE.I * CASE.J, 4 * CASE.B * CASE.J * CASE.D
+    # chunks have poses and weight in an order of their own.
+    inputs = given["poses"].nbytes + given["weight"].nbytes if entry.name == "chunked" else 0
     for T in (2, 3, 5):
         # beside them s of every iteration, the result and its length.
-        kept = kept_bytes(PLAIN["agreement"], given, num_iters=T, need_couplings=False)
-        assert (T - 1) * couplings <= kept <= (T - 1) * couplings + (T + 2) * sums
+        kept = kept_bytes(entry.run, given, num_iters=T, need_couplings=False)
+        assert (T - 1) * couplings <= kept <= (T - 1) * couplings + (T + 2) * sums + inputs

@@ -1,6 +1,7 @@
 """Faster ways to route, added to the routing registry when this package is imported; ``capsella.routing`` imports it.
 
 ``plain_*`` are plain PyTorch, for any device: routing in one step as one matrix product, agreement and EM without the votes.
+``chunked_*`` are plain PyTorch for GPUs: agreement and EM with the votes of some samples at a time.
 ``compiled_*`` is C++ for CPUs, built at first use where there is a compiler.
 """
 
@@ -8,13 +9,15 @@ from __future__ import annotations
 
 import importlib.util
 
-from capsella.kernels import compiled_agreement, plain_agreement, plain_em, plain_products
+from capsella.kernels import chunked_agreement, chunked_em, compiled_agreement, plain_agreement, plain_em, plain_products
 from capsella.routing.base import Implementation, nowhere
 from capsella.routing.dispatch import register_implementation
 
 PLAIN_RANK = 500
 
 _PLAIN = (
+    ("agreement", "chunked", chunked_agreement.agreement, nowhere, chunked_agreement.slower),
+    ("em", "chunked", chunked_em.em, nowhere, chunked_em.slower),
     ("agreement", "tiled", plain_agreement.agreement, plain_agreement.refuse, plain_agreement.slower),
     ("em", "tiled", plain_em.em, nowhere, plain_em.slower),
     ("uniform", "matmul", plain_products.uniform, plain_products.refuse, nowhere),

@@ -15,6 +15,8 @@ Departures from the reference: the order of sums.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,10 +49,14 @@ from capsella.shapes import Poses, dims
 _EXACT = 4
 
 
-def agreement(
+PerPair = Callable[..., tuple[Tensor, list[Tensor]]]
+
+
+def without_votes(
     poses: Poses,
     weight: Tensor,
     *,
+    per_pair: PerPair,
     rows: int = 1,
     num_iters: int = 3,
     bias: Tensor | None = None,
@@ -59,7 +65,11 @@ def agreement(
     trace: bool = False,
     need_couplings: bool = True,
 ) -> Routed:
-    """Run ``vote_and_route("agreement", ...)`` on poses [B, I, P] and weight [I or 1, J, P/R, D/R]."""
+    """Run ``vote_and_route("agreement", ...)`` on poses [B, I, P] and weight [I or 1, J, P/R, D/R].
+
+    One iteration is one product, and one shared weight needs nothing as large as the votes; for the rest ``per_pair`` returns
+    the poses above and the couplings [B, I, J] of iterations 2…T.
+    """
     (B, I, _), J, D = poses.shape, weight.shape[1], rows * weight.shape[3]
     check_count("num_iters", num_iters)
     check_choice("squash", squash, KINDS)
@@ -69,31 +79,36 @@ def agreement(
         dims(prior, "I J", name="prior", I=I, J=J)
         prior = prior.to(wide.dtype)
     first = wide.new_full((I, J), 1 / J) if prior is None else prior.softmax(dim=-1)
-    weight = weight.to(wide.dtype)
     later: list[Tensor] = []
     if num_iters == 1:
-        total = weighted_sum(wide, weight, 1 / J if prior is None else first, rows)
+        total = weighted_sum(wide, weight.to(wide.dtype), 1 / J if prior is None else first, rows)
         above = apply_squash(total if bias is None else total + bias, kind=squash)
     elif len(weight) == 1 != I:
-        above, later = _shared(wide, weight[0], prior, bias, num_iters, squash, rows)
+        above, later = _shared(wide, weight[0].to(wide.dtype), prior, bias, num_iters, squash, rows)
     else:
-        above, history = _per_pair(wide, weight, prior, bias, num_iters, squash, rows)
-        later = [rearrange(entry, "j b i -> b i j") for entry in history]
+        above, later = per_pair(poses, weight, prior, bias, num_iters, squash, rows)
     couplings = [first.expand(B, I, J), *later]
     return routed(above, length(above), couplings, dtype=poses.dtype, trace=trace, need_couplings=need_couplings)
 
 
 def _per_pair(
     poses: Tensor, weight: Tensor, prior: Tensor | None, bias: Tensor | None, num_iters: int, squash: str, rows: int
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, list[Tensor]]:
     """Route by a weight [I, J, P/R, D/R], so many samples at a time that tiles do not get thin."""
     B, _, P = poses.shape
+    poses = widen(poses)
+    weight = weight.to(poses.dtype)
     together = samples(B, weight.shape[1] * max(P, rows * weight.shape[3]), poses.device.type)
     if together == B:
         above, history, _ = tiled_agreement(poses, weight, prior, bias, num_iters, squash, rows)
-        return above, history
-    parts = [tiled_agreement(part, weight, prior, bias, num_iters, squash, rows)[:2] for part in torch.split(poses, together)]
-    return torch.cat([above for above, _ in parts]), torch.cat([history for _, history in parts], dim=2)
+    else:
+        split = torch.split(poses, together)
+        parts = [tiled_agreement(part, weight, prior, bias, num_iters, squash, rows)[:2] for part in split]
+        above, history = torch.cat([above for above, _ in parts]), torch.cat([history for _, history in parts], dim=2)
+    return above, [rearrange(entry, "j b i -> b i j") for entry in history]
+
+
+agreement = partial(without_votes, per_pair=_per_pair)
 
 
 def _shared(

@@ -17,7 +17,8 @@ Departures from the reference: the order of sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,16 +27,28 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from capsella.functional import direction, widen
-from capsella.kernels.plain_tiles import ENOUGH, Scratch, Span, few_samples, few_votes, refuse_twice, spans
+from capsella.kernels.plain_tiles import (
+    ENOUGH,
+    Scratch,
+    Span,
+    few_samples,
+    few_votes,
+    of_one_row,
+    refuse_twice,
+    spans,
+)
 from capsella.routing.base import Call, Routed, routed
 from capsella.routing.em import check_arguments
 from capsella.shapes import Activations, Poses
 
+Fit = Callable[..., tuple[Tensor, Tensor, list[Tensor]]]
 
-def em(
+
+def without_votes(
     poses: Poses,
     weight: Tensor,
     *,
+    fit: Fit,
     activations: Activations,
     beta_a: Tensor,
     beta_u: Tensor,
@@ -50,7 +63,11 @@ def em(
     trace: bool = False,
     need_couplings: bool = True,
 ) -> Routed:
-    """Run ``vote_and_route("em", ...)`` on poses [B, I, P] and weight [I or 1, J, P/R, D/R]."""
+    """Run ``vote_and_route("em", ...)`` on poses [B, I, P] and weight [I or 1, J, P/R, D/R].
+
+    ``fit`` takes poses [I, B, P], the weight [I or 1, P, J·D], log activations [B, I] and the rest, all of one wide dtype; it
+    returns means [B, J, D], log odds [B, J] and the logarithms of the couplings of iterations 2…T, [B, J, I].
+    """
     (B, I, _), J, D = poses.shape, weight.shape[1], rows * weight.shape[3]
     temperatures, bias = check_arguments(
         (B, I, J, D),
@@ -67,41 +84,51 @@ def em(
     )
     wide = widen(poses)
     u = rearrange(wide, "b i p -> i b p").contiguous()
-    w = rearrange(_of_one_row(weight.to(wide.dtype), rows), "i j p d -> i p (j d)").contiguous()
+    w = rearrange(of_one_row(weight.to(wide.dtype), rows), "i j p d -> i p (j d)").contiguous()
     beta_a, beta_u, below = (tensor.to(wide.dtype) for tensor in (beta_a, beta_u, activations))
-    log_below = below.clamp(min=torch.finfo(below.dtype).tiny).log()[:, None]  # [B, 1, I]
-    log_couplings = wide.new_full((B, J, I), -math.log(J))
-    history = []
-    for t, temperature in enumerate(temperatures):
-        history.append(log_couplings)
-        log_r = log_couplings + log_below  # [B, J, I]
-        mean, variance = moments(u, w, log_r.softmax(dim=-1))  # [B, J, D]
-        variance = variance + eps
-        log_scale = variance.log() * (0.5 if cost_log == "std" else 1.0)
-        cost = (beta_u[:, None] + log_scale) * log_r.exp().sum(dim=-1, keepdim=True)
-        log_odds = temperature * (beta_a - cost.sum(dim=-1))  # [B, J]
-        if t + 1 < num_iters:
-            density = -0.5 * distance(u, w, mean, variance.reciprocal())  # [B, J, I]
-            if normaliser == "gaussian":
-                density = density - 0.5 * (2 * math.pi * variance).log().sum(dim=-1, keepdim=True)
-            log_couplings = (logsigmoid(log_odds)[..., None] + density).log_softmax(dim=1)
+    log_below = below.clamp(min=torch.finfo(below.dtype).tiny).log()  # [B, I]
+    share, gaussian = 0.5 if cost_log == "std" else 1.0, normaliser == "gaussian"
+    mean, log_odds, later = fit(u, w, log_below, beta_a, beta_u, temperatures, eps, share, gaussian)
     above = log_odds.sigmoid()
     mean = mean if bias is None else mean + bias
     result = mean if output == "mean" else above[..., None] * direction(mean)
+    history = [wide.new_full((B, J, I), -math.log(J)), *later]
     kept = (history if trace else history[-1:]) if trace or need_couplings else []
     couplings = [rearrange(entry.exp(), "b j i -> b i j") for entry in kept]
     return routed(result, above, couplings, dtype=poses.dtype, trace=trace, need_couplings=need_couplings)
 
 
-def _of_one_row(weight: Tensor, rows: int) -> Tensor:
-    """Return the weight [.., P, D] that does to a whole pose what [.., P/R, D/R] does to each of its R rows.
+def _fit(
+    u: Tensor,
+    w: Tensor,
+    log_below: Tensor,
+    beta_a: Tensor,
+    beta_u: Tensor,
+    temperatures: Sequence[float],
+    eps: float,
+    share: float,
+    gaussian: bool,
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Fit Gaussians to the votes of one tile after another; gradients of all but the sums over votes are autograd's."""
+    (B, I), J = log_below.shape, len(beta_a)
+    log_couplings = u.new_full((B, J, I), -math.log(J))
+    later = []
+    for t, temperature in enumerate(temperatures):
+        log_r = log_couplings + log_below[:, None]  # [B, J, I]
+        mean, variance = moments(u, w, log_r.softmax(dim=-1))  # [B, J, D]
+        variance = variance + eps
+        cost = (beta_u[:, None] + share * variance.log()) * log_r.exp().sum(dim=-1, keepdim=True)
+        log_odds = temperature * (beta_a - cost.sum(dim=-1))  # [B, J]
+        if t + 1 < len(temperatures):
+            density = -0.5 * distance(u, w, mean, variance.reciprocal())  # [B, J, I]
+            if gaussian:
+                density = density - 0.5 * (2 * math.pi * variance).log().sum(dim=-1, keepdim=True)
+            log_couplings = (logsigmoid(log_odds)[..., None] + density).log_softmax(dim=1)
+            later.append(log_couplings)
+    return mean, log_odds, later
 
-    More products, but products are cheap; what is done to each vote then runs over D values in a row.
-    """
-    if rows == 1:
-        return weight
-    blocks = torch.einsum("rs,ijpd->ijrpsd", torch.eye(rows, dtype=weight.dtype, device=weight.device), weight)
-    return rearrange(blocks, "i j r p s d -> i j (r p) (s d)")
+
+em = partial(without_votes, fit=_fit)
 
 
 @torch.library.custom_op(

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
 import torch
+from einops import rearrange
 from torch import Tensor
 
 from capsella.routing.base import Call
@@ -115,6 +116,17 @@ def add_weighted(total: Tensor, tile: Tile, couplings: Tensor, rows: int, scratc
     (B, P, n), J = tile.poses.shape, len(tile.weight)
     weighted = torch.mul(couplings[:, :, None], tile.poses, out=scratch.take("product", J, B, P, n))
     total.view(J, B * rows, -1).baddbmm_(weighted.view(J, B * rows, P // rows * n), tile.weight)
+
+
+def of_one_row(weight: Tensor, rows: int) -> Tensor:
+    """Return the weight [.., P, D] that does to a whole pose what [.., P/R, D/R] does to each of its R rows.
+
+    More products, but products are cheap; what is done to each vote then runs over D values in a row.
+    """
+    if rows == 1:
+        return weight
+    blocks = torch.einsum("rs,ijpd->ijrpsd", torch.eye(rows, dtype=weight.dtype, device=weight.device), weight)
+    return rearrange(blocks, "i j r p s d -> i j (r p) (s d)")
 
 
 def is_open(size: Any) -> bool:
