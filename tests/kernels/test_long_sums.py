@@ -19,6 +19,7 @@ def test_a_sum_in_pieces_has_the_reference_s_values_and_gradients(
     name: str, longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plain_products, "LONGEST", longest)
+    monkeypatch.setattr(plain_products, "LONGEST_OF_FEW", longest)
     run = getattr(plain_products, name)
 
     def reference(poses: Tensor, weight: Tensor, **options: Any) -> Tensor:
@@ -32,8 +33,21 @@ def test_a_sum_in_pieces_has_the_reference_s_values_and_gradients(
         check_parity(lambda **tensors: run(**tensors).poses, reference, given, dtype=torch.float32)
 
 
-def test_pieces_are_no_longer_than_they_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    case, lengths = Case("long", B=2, I=100, J=2, D=3, P=4), []
+@pytest.mark.parametrize("B", [1, 2, 6])
+def test_sums_of_few_samples_are_as_exact_as_the_reference_s(B: int) -> None:
+    rng = generator(1)
+    poses = torch.randn(B, 1024, 16, generator=rng, dtype=torch.float64)
+    weight = torch.randn(1024, 32, 16, 16, generator=rng, dtype=torch.float64) / 16
+    run, reference = (
+        lambda poses, weight, impl=impl: routing.vote_and_route("uniform", poses, weight, impl=impl).poses
+        for impl in ("matmul", "reference")
+    )
+    check_parity(run, reference, {"poses": poses, "weight": weight}, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(("B", "pieces"), [(7, [48, 48, 48, 48, 48, 48, 48, 48, 16]), (8, [128, 128, 128, 16])])
+def test_pieces_are_no_longer_than_they_may_be(B: int, pieces: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    case, lengths = Case("long", B=B, I=100, J=2, D=3, P=4), []
     product = torch.einsum
 
     def noting(equation: str, *operands: Tensor) -> Tensor:
@@ -41,6 +55,7 @@ def test_pieces_are_no_longer_than_they_may_be(monkeypatch: pytest.MonkeyPatch) 
         return product(equation, *operands)
 
     monkeypatch.setattr(plain_products, "LONGEST", 130)
+    monkeypatch.setattr(plain_products, "LONGEST_OF_FEW", 50)
     monkeypatch.setattr(torch, "einsum", noting)
     plain_products.uniform(torch.randn(case.B, case.I, case.P), torch.randn(case.I, case.J, case.P, case.D))
-    assert lengths == [128, 128, 128, 16]
+    assert lengths == pieces

@@ -23,8 +23,10 @@ from capsella.routing.base import Call, Routed, as_couplings, check_bias, routed
 from capsella.routing.uniform import NORMALISATIONS
 from capsella.shapes import Poses
 
-# products in one float32 sum; more lose digits that the reference keeps.
-LONGEST = 3 << 12
+# products in one float32 sum; more lose digits that the reference keeps. A library adds up the few rows of few samples one
+# product after another: there shorter sums are needed to be as exact, by a sweep of 1 to 16 rows at four sizes.
+LONGEST, LONGEST_OF_FEW = 3 << 12, 1 << 11
+FEW = 8
 
 
 def route_by_product(
@@ -71,11 +73,12 @@ def weighted_sum(poses: Poses, weight: Tensor, couplings: Tensor | float, rows: 
 
 def _sum_of_votes(matrices: Tensor, weight: Tensor, couplings: Tensor | None) -> Tensor:
     """Compute Σ_i (c_ij) u_i W_ij as [B, J, R, D], in sums of ``LONGEST`` products at most."""
-    I, P = matrices.shape[1], weight.shape[2]
+    (B, I, R, _), P = matrices.shape, weight.shape[2]
+    longest = LONGEST if is_open(B) or B * R >= FEW else LONGEST_OF_FEW
     factors = weight if couplings is None else couplings[..., None, None] * weight
-    if is_open(I) or I * P <= LONGEST:
+    if is_open(I) or longest >= I * P:
         return torch.einsum("birp,ijpd->bjrd", matrices, factors)
-    step = max(1, LONGEST // P)
+    step = max(1, longest // P)
     # `split`, not slices: their gradients are put together once, those of slices one after another at full size.
     pieces = zip(torch.split(matrices, step, dim=1), torch.split(factors, step), strict=True)
     parts = [torch.einsum("birp,ijpd->bjrd", u, w) for u, w in pieces]
