@@ -11,8 +11,9 @@ from torch import Tensor
 
 from capsella import routing
 from capsella.kernels import compiled_agreement
-from capsella.routing import Call, UnsupportedCall
-from capsella.routing.dispatch import candidates, choices
+from capsella.routing import Call, UnsupportedCall, dispatch
+from capsella.routing.base import IMPLEMENTATIONS
+from capsella.routing.dispatch import candidates, choices, choose
 from capsella.testing import Case, generator, make_options
 
 NAMES = {"agreement": "tiled", "em": "tiled", "uniform": "matmul", "trainable": "matmul", "quadratic": "matmul"}
@@ -136,10 +137,10 @@ def test_couplings_of_each_sample_are_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "dtype", "refused", "slower"),
     [
-        ("agreement", torch.float32, "its float32 sums lose more digits", "the reference is faster"),
-        ("agreement", torch.bfloat16, "", "the reference is faster"),
-        ("em", torch.float32, "", "the reference is faster"),
-        ("em", torch.bfloat16, "", "the reference is faster"),
+        ("agreement", torch.float32, "its float32 sums lose more digits", "chunks are faster"),
+        ("agreement", torch.bfloat16, "", "chunks are faster"),
+        ("em", torch.float32, "", "chunks are faster"),
+        ("em", torch.bfloat16, "", "chunks are faster"),
         ("uniform", torch.float32, "", ""),
     ],
 )
@@ -152,6 +153,35 @@ def test_what_is_slower_or_less_exact_on_a_gpu_is_not_taken_there(
     for found, reason in ((plain.refuse(call), refused), (plain.slower(call), slower)):
         assert bool(found) == bool(reason)
         assert reason in " ".join(found)
+
+
+@pytest.mark.parametrize(("B", "name"), [(128, "reference"), (256, "chunked")])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("algorithm", ["agreement", "em"])
+def test_a_gpu_without_triton_takes_chunks_for_many_votes(
+    algorithm: str, dtype: torch.dtype, shared: bool, B: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "IMPLEMENTATIONS", [entry for entry in IMPLEMENTATIONS if entry.name != "fused"])
+    sizes = {"B": B, "I": 1152, "J": 10, "D": 16, "P": 8}
+    for couplings in (False, True):
+        call = Call(algorithm, "vote_and_route", "cuda", dtype, sizes, shared, 1, True, couplings, False, {})
+        assert choose(call).name == name
+
+
+@pytest.mark.parametrize("name", ["agreement", "em"])
+def test_chunks_compile_to_one_graph_forward_and_backward(name: str) -> None:
+    (poses, weight), options = arguments(name, LARGE)
+    inputs = [poses.requires_grad_(), weight.requires_grad_()]
+
+    def run(poses: Tensor, weight: Tensor) -> Tensor:
+        return routing.vote_and_route(name, poses, weight, impl="chunked", **options).poses
+
+    found = []
+    for act in (run, torch.compile(run, fullgraph=True, backend="aot_eager")):
+        result = act(poses, weight)
+        found.append((result, *torch.autograd.grad(result.square().sum(), inputs)))
+    torch.testing.assert_close(*found)
 
 
 def test_one_iteration_of_agreement_is_a_product_at_any_size() -> None:

@@ -9,15 +9,23 @@ from __future__ import annotations
 
 import importlib.util
 
-from capsella.kernels import chunked_agreement, chunked_em, compiled_agreement, plain_agreement, plain_em, plain_products
+from capsella.kernels import (
+    chunked_agreement,
+    chunked_em,
+    chunks,
+    compiled_agreement,
+    plain_agreement,
+    plain_em,
+    plain_products,
+)
 from capsella.routing.base import Implementation, nowhere
 from capsella.routing.dispatch import register_implementation
 
 PLAIN_RANK = 500
 
 _PLAIN = (
-    ("agreement", "chunked", chunked_agreement.agreement, nowhere, chunked_agreement.slower),
-    ("em", "chunked", chunked_em.em, nowhere, chunked_em.slower),
+    ("agreement", "chunked", chunked_agreement.agreement, nowhere, chunks.slower),
+    ("em", "chunked", chunked_em.em, nowhere, chunks.slower),
     ("agreement", "tiled", plain_agreement.agreement, plain_agreement.refuse, plain_agreement.slower),
     ("em", "tiled", plain_em.em, nowhere, plain_em.slower),
     ("uniform", "matmul", plain_products.uniform, plain_products.refuse, nowhere),

@@ -22,7 +22,6 @@ from capsella.functional.precision import wide_dtype
 from capsella.kernels.chunks import Terms, along, backward, chunks, make, weigh
 from capsella.kernels.plain_agreement import without_votes
 from capsella.kernels.plain_tiles import of_one_row, refuse_twice, squash_gradient
-from capsella.routing.base import Call
 
 
 def _per_pair(
@@ -180,8 +179,3 @@ def _first_sum(votes: Tensor, prior: Tensor | None, J: int) -> Tensor:
     if prior is None:
         return votes.sum(dim=0, dtype=wide_dtype(votes.dtype)).view(b, J, -1) / J
     return weigh(prior.softmax(dim=-1).mT.expand(b, J, I), votes)
-
-
-def slower(call: Call) -> list[str]:
-    """Leave CPUs to tiles."""
-    return [] if call.device == "cuda" else [f"device is {call.device}, where tiles are faster"]

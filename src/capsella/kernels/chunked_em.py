@@ -26,7 +26,6 @@ from torch.nn.functional import logsigmoid
 from capsella.kernels.chunks import Terms, along, backward, chunks, make, weigh
 from capsella.kernels.plain_em import without_votes
 from capsella.kernels.plain_tiles import refuse_twice
-from capsella.routing.base import Call
 
 
 def _fit(u: Tensor, w: Tensor, *options: Any) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -242,8 +241,3 @@ def _backward(
 
 chunked_em.register_autograd(_backward, setup_context=_setup)
 chunked_em_backward.register_autograd(refuse_twice)
-
-
-def slower(call: Call) -> list[str]:
-    """Leave CPUs to tiles."""
-    return [] if call.device == "cuda" else [f"device is {call.device}, where tiles are faster"]

@@ -24,9 +24,13 @@ from torch import Tensor
 
 from capsella.functional import widen
 from capsella.functional.precision import wide_dtype
+from capsella.kernels.plain_tiles import few_votes
+from capsella.routing.base import Call
 
-# votes that exist at a time: so many that launches do not count.
-CHUNK = 1 << 26
+# votes that exist at a time, by sweep: fewer cost more launches, and more are no faster.
+CHUNK = 1 << 27
+# votes from which on a GPU takes longer for the reference's passes over them than Python for our launches.
+LEAST = 1 << 25
 # upper capsules of one product.
 _MOST = 16
 # lower capsules from which on float32 sums over them are faster one upper capsule at a time.
@@ -37,8 +41,8 @@ def chunks(B: int, votes: int) -> Iterator[slice]:
     """Cut B samples, each with so many votes, into equal chunks.
 
     Example:
-        >>> list(chunks(128, 4608 * 10 * 16))
-        [slice(0, 64, None), slice(64, 128, None)]
+        >>> list(chunks(256, 4608 * 10 * 16))
+        [slice(0, 128, None), slice(128, 256, None)]
     """
     count = max(1, min(-(-B * votes // CHUNK), B))
     step = max(1, -(-B // count))
@@ -123,6 +127,13 @@ def backward(d_votes: Tensor, u: Tensor, w: Tensor, d_u: Tensor, d_w: Tensor) ->
     else:
         d_u.copy_(torch.bmm(d_votes, w.mT))
         d_w += product(u.mT, d_votes)
+
+
+def slower(call: Call) -> list[str]:
+    """Leave CPUs to tiles, and few votes to the reference, which has fewer launches."""
+    if call.device != "cuda":
+        return [f"device is {call.device}, where tiles are faster"]
+    return few_votes(call, least=LEAST, least_shared=LEAST)
 
 
 def _on_diagonal(vectors: Tensor) -> Tensor:

@@ -322,9 +322,9 @@ def refuse(call: Call) -> list[str]:
 
 
 def slower(call: Call) -> list[str]:
-    """Leave to the reference few votes, fewer samples than a lower pose has values, and on a GPU a weight for each pair."""
+    """Leave to others few votes, fewer samples than a lower pose has values, and GPUs."""
     if call.options.get("num_iters") == 1:
         return few_samples(call) if call.options.get("prior") is not None else []
-    if call.device == "cuda" and not call.shared:
-        return ["on cuda the reference is faster, where it fits into memory"]
+    if call.device == "cuda":
+        return ["on cuda chunks are faster, and for few votes the reference"]
     return few_votes(call, least=1 << 16, least_shared=1 << 15) + few_samples(call, ENOUGH)

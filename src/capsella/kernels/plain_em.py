@@ -293,9 +293,9 @@ def _from_votes(d_votes: Tensor, u: Tensor, w: Tensor, start: int, stop: int, in
 
 
 def slower(call: Call) -> list[str]:
-    """Leave to the reference few votes, fewer samples than a lower pose has values, and GPUs."""
+    """Leave to others few votes, fewer samples than a lower pose has values, and GPUs."""
     if call.device == "cuda":
-        return ["on cuda the reference is faster, where it fits into memory"]
+        return ["on cuda chunks are faster, and for few votes the reference"]
     # poses of R rows go through a weight that is R² as large.
     least = call.rows**2 << 19
     return few_votes(call, least=least, least_shared=least) + few_samples(call, ENOUGH)
