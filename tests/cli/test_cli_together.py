@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import re
 import signal
 import sys
@@ -65,6 +66,26 @@ def test_every_seed_has_a_line_and_a_folder_and_the_spread_is_told(
     ]
 
 
+def test_the_seeds_of_one_program_have_their_lines_and_folders(tmp_path: Path, forked: pytest.MonkeyPatch) -> None:
+    processes = tmp_path / "processes"
+
+    def noted(plan: Plan, *arguments: Any, **options: Any) -> Run:
+        with processes.open("a") as file:
+            file.write(f"{os.getpid()} ")
+        return run_plan(plan, *arguments, **options)
+
+    forked.setattr(children, "run_plan", noted)
+    out = tmp_path / "runs"
+    code, stdout, stderr = in_process(
+        *GIVEN, "--steps", "3", "--seeds", "3", "--at-once", "3", "--one-program", "--out", str(out)
+    )
+    assert (code, stderr) == (0, "")
+    assert {line.partition(":")[0] for line in stdout.splitlines()[:3]} == {"seed 0", "seed 1", "seed 2"}
+    assert [(Run.load(out / f"seed-{seed}").record or {})["steps"] for seed in range(3)] == [3, 3, 3]
+    assert len(processes.read_text().split()) == 3
+    assert len(set(processes.read_text().split())) == 1
+
+
 def test_a_seed_that_fails_is_one_line_and_the_others_are_told(tmp_path: Path, forked: pytest.MonkeyPatch) -> None:
     def other(plan: Plan, *arguments: Any, **options: Any) -> Run:
         if plan.train.seed == 0:
@@ -121,6 +142,7 @@ def test_a_signal_ends_all_runs_and_says_how_to_go_on(tmp_path: Path, forked: py
         (("--at-once", "2"), "--at-once=2 is for several runs; expected --seeds N with it"),
         (("--mps",), "--mps is for several runs; expected --seeds N with it"),
         (("--no-mps",), "--no-mps is for several runs; expected --seeds N with it"),
+        (("--one-program",), "--one-program is for several runs; expected --seeds N with it"),
         (("--seeds", "2", "--mps"), "mps=True is for runs on a GPU, and none of these goes on one; leave it out"),
         (("--seeds", "2", "--tensorboard"), "--tensorboard is for one run; leave it out with --seeds"),
         (("--seeds", "2", "--resume", "x"), "--resume is for one run; leave it out with --seeds"),

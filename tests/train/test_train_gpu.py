@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from capsella.report.inside import couplings, one_of_each, see
 from capsella.train import NonFiniteLoss, OutOfMemory, TrainConfig, fit
 from capsella.train.loop import Trainer
 from capsella.train.processes import make_fabric
+from capsella.train.turns import in_turns
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -245,6 +247,23 @@ def test_a_run_that_was_trained_on_the_gpu_predicts_and_is_looked_into(tmp_path:
     seen = see(run.model, data, one_of_each(data))
     assert seen.reconstructions.shape == seen.images.shape == (10, 1, 28, 28)
     assert couplings(run.model, data, 0)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_runs_that_take_turns_in_one_program_are_as_alone(fast: bool) -> None:
+    settings = {"fast": fast, "batch_size": 64, "epochs": 4}
+    alone = [losses(a_model(name), seed=seed, **settings) for seed, name in enumerate(("capsnet_small", "convnet_small"))]
+    found: dict[int, list[float]] = {}
+
+    def act(seed: int, name: str) -> None:
+        found[seed] = losses(a_model(name), seed=seed, **settings)
+
+    acts = [partial(act, seed, name) for seed, name in enumerate(("capsnet_small", "convnet_small"))]
+    in_turns(acts, on_gpu=True)
+    for seed, expected in enumerate(alone):
+        assert len(found[seed]) == len(expected) == 16
+        assert found[seed][:4] == pytest.approx(expected[:4], rel=2e-5)
+        assert found[seed] == pytest.approx(expected, rel=5e-3)
 
 
 @pytest.mark.parametrize("name", ["capsnet", "convnet_avg", "em_capsnet"])

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing import forkserver
 from pathlib import Path
@@ -128,6 +128,7 @@ class Pretended:
     def __init__(self, threads: int, root: str | None, environment: Mapping[str, str]) -> None:
         self.threads, self.environment, self.most = threads, environment, 0
         self.running: list[Any] = []
+        self.programs: list[int] = []
         Pretended.made.append(self)
 
     def __enter__(self) -> Pretended:
@@ -136,9 +137,10 @@ class Pretended:
     def __exit__(self, *_: object) -> None:
         self.running.clear()
 
-    def start(self, plan: Plan, folder: Path) -> None:
-        self.running.append(Outcome(plan, folder, problem="only pretended"))
+    def start(self, jobs: Sequence[tuple[Plan, Path]]) -> None:
+        self.running += [Outcome(plan, folder, problem="only pretended") for plan, folder in jobs]
         self.most = max(self.most, len(self.running))
+        self.programs.append(len(jobs))
 
     def ended(self, seconds: float) -> Iterator[Outcome]:
         while self.running:

@@ -77,6 +77,14 @@ def train(
             rich_help_panel=_WHERE,
         ),
     ] = None,
+    one_program: Annotated[
+        bool,
+        typer.Option(
+            "--one-program",
+            help="With --seeds: the runs that go at once take turns in one process, instead of one process each.",
+            rich_help_panel=_WHERE,
+        ),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(help="The run's folder (runs/MODEL-DATA-1); with --seeds that of all runs.", rich_help_panel=_WHERE),
@@ -115,12 +123,14 @@ def train(
             _check_new(model, data)
             refuse_with_seeds({"--resume": resume, "--tensorboard": tensorboard or None})
             plan = _plan(str(model), str(data), split or "fit", validate, settings)
-            run_seeds(plan, seeds, at_once=at_once, mps=mps, out=out, root=root)
+            run_seeds(plan, seeds, at_once=at_once, mps=mps, program=one_program, out=out, root=root)
             return
         if at_once is not None:
             raise ValueError(f"--at-once={at_once} is for several runs; expected --seeds N with it")
         if mps is not None:
             raise ValueError(f"{'--mps' if mps else '--no-mps'} is for several runs; expected --seeds N with it")
+        if one_program:
+            raise ValueError("--one-program is for several runs; expected --seeds N with it")
         if resume is None:
             _check_new(model, data)
             plan, folder = _new(str(model), str(data), split or "fit", validate, settings, out)

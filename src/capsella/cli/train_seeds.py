@@ -41,7 +41,16 @@ def in_one_line(record: Mapping[str, Any]) -> str:
     return line
 
 
-def run_seeds(plan: Any, seeds: int, *, at_once: int | None, mps: bool | None, out: Path | None, root: Path | None) -> None:
+def run_seeds(
+    plan: Any,
+    seeds: int,
+    *,
+    at_once: int | None,
+    mps: bool | None,
+    program: bool,
+    out: Path | None,
+    root: Path | None,
+) -> None:
     """Train once per seed and print a line for each run and a table of all.
 
     Args:
@@ -49,6 +58,7 @@ def run_seeds(plan: Any, seeds: int, *, at_once: int | None, mps: bool | None, o
         seeds: how many.
         at_once: runs at a time.
         mps: share a GPU under NVIDIA's MPS.
+        program: let the runs take turns in one process.
         out: folder of all runs.
         root: the data directory.
     """
@@ -73,7 +83,7 @@ def run_seeds(plan: Any, seeds: int, *, at_once: int | None, mps: bool | None, o
     outcomes: list[Outcome] = []
     try:
         with _warnings_in_a_line(progress):
-            for outcome in run_together(jobs, at_once=at_once, mps=mps, root=root, watch=progress):
+            for outcome in run_together(jobs, at_once=at_once, mps=mps, program=program, root=root, watch=progress):
                 outcomes.append(outcome)
                 progress.ended(outcome)
                 if outcome.run is not None:

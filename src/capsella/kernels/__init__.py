@@ -24,8 +24,8 @@ from capsella.routing.dispatch import register_implementation
 PLAIN_RANK = 500
 
 _PLAIN = (
-    ("agreement", "chunked", chunked_agreement.agreement, nowhere, chunks.slower),
-    ("em", "chunked", chunked_em.em, nowhere, chunks.slower),
+    ("agreement", "chunked", chunked_agreement.agreement, chunks.refuse, chunks.slower),
+    ("em", "chunked", chunked_em.em, chunks.refuse, chunks.slower),
     ("agreement", "tiled", plain_agreement.agreement, plain_agreement.refuse, plain_agreement.slower),
     ("em", "tiled", plain_em.em, nowhere, plain_em.slower),
     ("uniform", "matmul", plain_products.uniform, plain_products.refuse, nowhere),

@@ -1,8 +1,9 @@
-"""The processes of many runs: started, looked at, asked to stop, and waited for; each carries one plan out."""
+"""The processes of many runs: started, looked at, asked to stop, waited for; each carries out one plan, or several in turn."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import multiprocessing
@@ -11,7 +12,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, resource_tracker
 from pathlib import Path
@@ -23,8 +24,10 @@ from capsella.errors import DataError, RunError
 from capsella.train.folder import RunFolder
 from capsella.train.health import NonFiniteLoss
 from capsella.train.plan import Plan, run_plan
+from capsella.train.processes import accelerator, products_in
 from capsella.train.record import Event
 from capsella.train.run import Run
+from capsella.train.turns import in_turns
 
 LOOK = 0.2
 """Seconds between two looks at the processes."""
@@ -74,12 +77,39 @@ class Standing:
 
 
 @dataclass
+class Program:
+    """A process.
+
+    Attributes:
+        process: of the operating system.
+        life: a pipe whose end here is open as long as this process is there.
+        runs: that have not ended.
+    """
+
+    process: Any
+    life: Any
+    runs: int
+
+    def leave(self) -> None:
+        """Count one run less; after the last, wait for the process."""
+        self.runs -= 1
+        if self.runs:
+            return
+        self.process.join(_GRACE)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        # not before: a process that is about to end would be asked to stop.
+        self.life.close()
+
+
+@dataclass
 class Child:
-    """A process and the run that it carries out."""
+    """A run and the process that carries it out."""
 
     plan: Plan
     folder: Path
-    process: Any
+    program: Program
     pipe: Any
     steps: int = 0
 
@@ -97,13 +127,13 @@ class Child:
         try:
             problem, details = self.pipe.recv()
         except (EOFError, OSError):
+            # it has ended, and all its runs with it.
+            self.program.process.join(_GRACE)
             problem, details = "", ""
-        self.process.join(_GRACE)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
         self.pipe.close()
-        code = self.process.exitcode
+        self.program.leave()
+        # None: other runs of the process go on, so that it has not failed.
+        code = self.program.process.exitcode
         if not problem and code:
             problem = f"its process was killed by {_name(-code)}" if code < 0 else f"its process ended with exit code {code}"
             problem += f"; {self.folder} can be gone on with" if RunFolder(self.folder).holds_a_run else ""
@@ -153,21 +183,28 @@ class Children:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             # asked for a second time: what is on disk is sound at any moment.
-            for child in self.running:
-                child.process.kill()
+            for program in self._programs():
+                program.process.kill()
         for _outcome in self.stopped():
             pass
 
-    def start(self, plan: Plan, folder: Path) -> None:
-        """Start the process of one run."""
+    def start(self, jobs: Sequence[tuple[Plan, Path]]) -> None:
+        """Start a process for one run, or for several that take turns in it."""
         spawn = multiprocessing.get_context("spawn")
-        mine, theirs = spawn.Pipe()
-        about = (theirs, plan, folder, self.root, self.threads, self.environment)
-        process = spawn.Process(target=_carry_out, args=about, daemon=True)
+        life, theirs = spawn.Pipe()
+        pipes = [spawn.Pipe() for _ in jobs]
+        todo = [(plan, folder, end) for (plan, folder), (_, end) in zip(jobs, pipes, strict=True)]
+        process = spawn.Process(target=_be, args=(theirs, todo, self.root, self.threads, self.environment), daemon=True)
         with interrupts_held_back():
             process.start()
-            theirs.close()
-            self.running.append(Child(plan, folder, process, mine))
+            program = Program(process, life, len(jobs))
+            for end in (theirs, *(end for _, _, end in todo)):
+                end.close()
+            for (plan, folder), (mine, _) in zip(jobs, pipes, strict=True):
+                self.running.append(Child(plan, folder, program, mine))
+
+    def _programs(self) -> list[Program]:
+        return list({id(child.program): child.program for child in self.running}.values())
 
     def ended(self, seconds: float) -> Iterator[Outcome]:
         """Wait so long for the end of any of them."""
@@ -179,15 +216,15 @@ class Children:
 
     def stopped(self) -> Iterator[Outcome]:
         """Ask all to stop, wait for them, and end those that do not."""
-        for child in self.running:
+        for program in self._programs():
             # once: a second signal would not be held back.
-            child.process.terminate()
+            program.process.terminate()
         end = time.monotonic() + _GRACE
         while self.running:
             yield from self.ended(LOOK)
             if time.monotonic() > end:
-                for child in self.running:
-                    child.process.kill()
+                for program in self._programs():
+                    program.process.kill()
 
 
 @contextlib.contextmanager
@@ -219,13 +256,27 @@ def leave_the_terminal() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _carry_out(pipe: Any, plan: Plan, folder: Path, root: str | None, threads: int, environment: Mapping[str, str]) -> None:
-    """Be the process of one run; say at the end what went wrong, or nothing."""
+def _be(
+    life: Any, todo: Sequence[tuple[Plan, Path, Any]], root: str | None, threads: int, environment: Mapping[str, str]
+) -> None:
+    """Be the process of some runs, each with a pipe of its own."""
     leave_the_terminal()
-    threading.Thread(target=_stop_with, args=(pipe,), daemon=True).start()
+    threading.Thread(target=_stop_with, args=(life,), daemon=True).start()
     # before the device is reached, and the compiler is loaded, which starts so many helpers.
     os.environ.update({**environment, "TORCHINDUCTOR_COMPILE_THREADS": str(threads)})
     torch.set_num_threads(threads)
+    if len(todo) == 1:
+        _carry_out(*todo[0], root)
+        return
+    train = todo[0][0].train
+    # the same for all: what a run finds when it begins is what it puts back when it ends, while others go on.
+    with products_in(train.precision):
+        acts = [functools.partial(_carry_out, *each, root) for each in todo]
+        in_turns(acts, on_gpu=accelerator(train.device) == "cuda")
+
+
+def _carry_out(plan: Plan, folder: Path, pipe: Any, root: str | None) -> None:
+    """Carry one run out; say at the end what went wrong, or nothing."""
     problem, details = "", ""
     try:
         # its record says so, and its last good checkpoint is there.
@@ -241,9 +292,9 @@ def _carry_out(pipe: Any, plan: Plan, folder: Path, root: str | None, threads: i
         pipe.send((problem, details))
 
 
-def _stop_with(pipe: Any) -> None:
+def _stop_with(life: Any) -> None:
     """Ask this process to stop, in the orderly way, once the one that started it is gone."""
     try:
-        pipe.recv()
+        life.recv()
     except (EOFError, OSError):
         os.kill(os.getpid(), signal.SIGTERM)

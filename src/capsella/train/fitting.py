@@ -15,6 +15,7 @@ from capsella.data import ImageData, load_data
 from capsella.errors import RunError
 from capsella.models import Model
 from capsella.routing.dispatch import choices
+from capsella.train import turns
 from capsella.train.checkpoint import CheckpointError, read_checkpoint, read_newest
 from capsella.train.config import END, TrainConfig, differences
 from capsella.train.evaluation import Evaluation, evaluating
@@ -367,5 +368,5 @@ def _speed(events: list[Event], images: int, seconds: float) -> float:
 
 
 def _peak_memory(device: torch.device) -> int | None:
-    """Return the most bytes that tensors took on a GPU; a CPU does not keep count."""
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    """Return the most bytes that tensors took on a GPU; a CPU does not keep count, nor does anyone for one run of several."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" and not turns.is_shared() else None

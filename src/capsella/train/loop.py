@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from capsella.data import Batch, ImageData
+from capsella.train import turns
 from capsella.train.checkpoint import Checkpoint, CheckpointError, read_newest, restore_weights, write_checkpoint
 from capsella.train.config import TrainConfig
 from capsella.train.couplings import Couplings
@@ -119,6 +120,7 @@ class Trainer:
                 self._between_steps(wish)
                 if self._over():
                     break
+                turns.hand_on()
         self._keep()
         # after it: a run that goes on from here with more steps has no such summary.
         if self.at.batch:

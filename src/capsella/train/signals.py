@@ -22,15 +22,24 @@ class Interrupted(RunError):
         self.signal = number
 
 
+_here = threading.local()
+
+
 class StopWish:
     """Notes SIGINT and SIGTERM while it is entered; a second one is not held back.
 
-    Outside the main thread, where Python lets nobody listen, it hears nothing.
+    Outside the main thread, where Python lets nobody listen, it hears what the wish of ``listen_through`` hears, or nothing.
     """
 
     def __init__(self) -> None:
-        self.received: int | None = None
+        self._received: int | None = None
+        self._instead: StopWish | None = getattr(_here, "wish", None)
         self._before: dict[int, Any] = {}
+
+    @property
+    def received(self) -> int | None:
+        """The number of the signal that came; None while there was none."""
+        return self._received if self._instead is None else self._instead.received
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -42,10 +51,15 @@ class StopWish:
         self._restore()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.received = number
+        self._received = number
         self._restore()
 
     def _restore(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
+
+
+def listen_through(wish: StopWish) -> None:
+    """Let the wishes of this thread hear what another thread's hears."""
+    _here.wish = wish

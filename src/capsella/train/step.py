@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -68,7 +69,7 @@ class Stepper:
         self._static: Tensors | None = None
         self._taken = 0
         # a graph is captured on the stream of the steps before it: gradients are added up where they were first.
-        self._stream: Any = _side_stream(self.device) if self._graphed else None
+        self._stream: Any = _side_stream(self.device, threading.get_ident()) if self._graphed else None
 
     def __call__(self, batch: Batch, *, rate: float, progress: float, of: int, counts: bool = True) -> None:
         """Take a step.
@@ -200,8 +201,12 @@ class Stepper:
 
 
 @functools.cache
-def _side_stream(device: torch.device) -> Any:
-    """Return the one stream of a device that graphs are captured on: libraries keep a workspace for every stream they see."""
+def _side_stream(device: torch.device, thread: int) -> Any:
+    """Return the one stream of a device that a thread captures graphs on.
+
+    Libraries keep a workspace for every stream they see, and graphs of one stream share it: two threads have two, since their
+    graphs may play at the same time.
+    """
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 

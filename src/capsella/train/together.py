@@ -1,8 +1,8 @@
-"""Many runs, several at a time: each plan in a process of its own, side by side on one device.
+"""Many runs, several at a time: each plan in a process of its own, side by side on one device, or several in one program.
 
 A small net leaves most of a GPU idle, so that several runs at once take little longer than one; under NVIDIA's MPS their
-kernels share it. Every run is what it would be alone: a process, a folder, the same seeds. What is finished already is given
-back, what was interrupted goes on.
+kernels share it, and so they do in one program, in which runs take turns. Every run is what it would be alone: a folder, the
+same seeds. What is finished already is given back, what was interrupted goes on.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def run_together(
     at_once: int | None = None,
     threads: int | None = None,
     mps: bool | None = None,
+    program: bool = False,
     root: str | os.PathLike[str] | None = None,
     watch: Callable[[Sequence[Standing]], None] | None = None,
 ) -> Generator[Outcome, None, None]:
@@ -80,12 +81,16 @@ def run_together(
             last; one that ``CUDA_MPS_PIPE_DIRECTORY`` names and that answers is used and left running. None: where several
             runs go on a GPU at once and MPS is installed; if it does not start, a warning says so and they go on without.
             False: the runs are kept away from any daemon.
+        program: put the runs that go at once into one process, in which they take turns, on a GPU with a stream for each.
+            It has ``at_once`` runs of one device, precision and ``fast``; the next one starts when all have ended, so that it
+            is for runs of about the same length, such as the seeds of one plan. A process that is killed ends all of them; they
+            can be gone on with.
         root: the data directory; what has to be fetched is fetched before the first process starts.
         watch: called about five times a second with the runs that are under way.
 
     Raises:
-        ValueError: two plans have one folder, ``at_once`` is no count, or ``mps`` is asked for and no run goes on a GPU;
-            before anything starts.
+        ValueError: two plans have one folder, ``at_once`` is no count, or ``mps`` is asked for and no run goes on a GPU, or
+            together with ``program``; before anything starts.
         NoMps: ``mps`` is asked for and cannot be had; a ``RunError``, before the first process starts.
         Interrupted: SIGINT or SIGTERM came before the last run had ended; the same call goes on from there.
 
@@ -109,7 +114,10 @@ def run_together(
         raise ValueError("runs side by side are started from one process, and torchrun started this one; leave it out")
     if mps and not _on_gpu(plan for plan, _ in todo):
         raise ValueError("mps=True is for runs on a GPU, and none of these goes on one; leave it out")
-    return _run(todo, at_once, threads, mps, None if root is None else os.fspath(root), watch)
+    if mps and program:
+        raise ValueError("mps=True is for processes, and program=True puts the runs into one; leave one of them out")
+    # one process shares with nobody.
+    return _run(todo, at_once, threads, False if program else mps, program, None if root is None else os.fspath(root), watch)
 
 
 def _run(
@@ -117,6 +125,7 @@ def _run(
     at_once: int | None,
     threads: int | None,
     mps: bool | None,
+    program: bool,
     root: str | None,
     watch: Callable[[Sequence[Standing]], None] | None,
 ) -> Generator[Outcome, None, None]:
@@ -134,11 +143,11 @@ def _run(
     number = default_at_once(plans) if at_once is None else at_once
     together = min(number, len(plans))
     with StopWish() as wish, _shared_gpu(mps, together > 1 and _on_gpu(plans)) as environment:
-        share = threads if threads is not None else max(1, cores() // together)
+        share = threads if threads is not None else max(1, cores() // (1 if program else together))
         with Children(share, root, environment or _without(mps, plans)) as children:
             while (waiting or children.running) and not _is_made(wish):
-                while waiting and len(children.running) < number:
-                    children.start(*waiting.popleft())
+                while waiting and len(children.running) < number and not (program and children.running):
+                    children.start(_alike(waiting, number if program else 1))
                 for outcome in children.ended(LOOK):
                     # a signal reaches a group of processes: one that died of it has not failed.
                     if outcome.problem and _is_made(wish):
@@ -158,6 +167,15 @@ def _run(
         if ended < len(todo):
             says = f"stopped: {ended} of {len(todo)} runs have ended; the same again goes on from there"
             raise Interrupted(says, wish.received)
+
+
+def _alike(waiting: deque[tuple[Plan, Path]], most: int) -> list[tuple[Plan, Path]]:
+    """Take the first that waits, and those that can be in one program with it: switches of torch's are a program's."""
+    kinds = [(plan.train.device, plan.train.precision, plan.train.fast) for plan, _ in waiting]
+    chosen = [job for job, kind in zip(waiting, kinds, strict=True) if kind == kinds[0]][:most]
+    for job in chosen:
+        waiting.remove(job)
+    return chosen
 
 
 def _is_made(wish: StopWish) -> bool:
