@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,26 @@ if TYPE_CHECKING:
     from capsella.data.sources import Files
 
 PUBLISHED: pytest.StashKey[Files] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--claims",
+        type=Path,
+        metavar="FOLDER",
+        help="share the tests with all processes that are given the same empty folder; for machines without xdist, with -n 0",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    folder = session.config.getoption("--claims")
+    if folder is None or session.config.option.collectonly:
+        return None
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    from claims import run_claimed
+
+    return run_claimed(session, folder)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -32,6 +37,29 @@ def perturb(tensor: Tensor, relative: float) -> Tensor:
     moved = tensor.clone()
     moved[17, 3] += relative * TRUTH.abs().max().item()
     return moved
+
+
+def test_processes_that_share_a_folder_run_each_test_once(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    for name in ("conftest.py", "claims.py"):
+        shutil.copy(Path(__file__).with_name(name), tmp_path / "tests")
+    (tmp_path / "tests" / "test_many.py").write_text(
+        "import pytest\n"
+        "@pytest.fixture(scope='module')\n"
+        "def kept():\n"
+        "    yield\n"
+        "@pytest.mark.parametrize('number', range(20))\n"
+        "def test_one(number, kept):\n"
+        "    open(f'ran-{number}', 'x').close()\n"
+    )
+    (tmp_path / "tests" / "test_more.py").write_text((tmp_path / "tests" / "test_many.py").read_text().replace("ran-", "more-"))
+    given = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--claims", "claims", "tests"]
+    processes = [subprocess.Popen([sys.executable, *given], cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=60)[0] for process in processes]
+    assert len(list(tmp_path.glob("ran-*"))) == len(list(tmp_path.glob("more-*"))) == 20
+    counts = [int(found) for text in said for found in re.findall(r"(\d+) passed", text)]
+    assert sum(counts) == 40, said
+    assert not any("failed" in text or "error" in text for text in said), said
 
 
 def test_the_environment_has_no_torchvision() -> None:
