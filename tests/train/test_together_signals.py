@@ -32,7 +32,7 @@ def held_back() -> set[int]:
 
 
 def started_by_runs(folder: Path) -> None:
-    children.Children(1, None, {}).start(*seeded(folder, 0)[0])
+    children.Children(1, None, {}).start(seeded(folder, 0))
 
 
 def started_by_a_cohort(folder: Path) -> None:
