@@ -25,9 +25,10 @@ def run_claimed(session: pytest.Session, folder: Path) -> bool:
     """Be pytest's loop over the tests of a session, for those that are claimed."""
     if session.testsfailed and not session.config.option.continue_on_collection_errors:
         raise session.Interrupted(f"{session.testsfailed} errors during collection")
-    mine = claimed(session.items, folder)
+    mine, count = claimed(session.items, folder), 0
     item = next(mine, None)
     while item is not None:
+        count += 1
         # claimed before this one runs: fixtures are kept for the next, or not.
         following = next(mine, None)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -36,4 +37,7 @@ def run_claimed(session: pytest.Session, folder: Path) -> bool:
         if session.shouldstop:
             raise session.Interrupted(session.shouldstop)
         item = following
+    session.config.get_terminal_writer().line(f"\n{count} of {len(session.items)} tests were claimed here")
+    # nothing that was run is no success, as without claims: the folder may be that of an earlier session.
+    session.testscollected = count
     return True

@@ -60,6 +60,10 @@ def test_processes_that_share_a_folder_run_each_test_once(tmp_path: Path) -> Non
     counts = [int(found) for text in said for found in re.findall(r"(\d+) passed", text)]
     assert sum(counts) == 40, said
     assert not any("failed" in text or "error" in text for text in said), said
+    # all are taken.
+    late = subprocess.run([sys.executable, *given], cwd=tmp_path, stdout=subprocess.PIPE, text=True, timeout=60)
+    assert "0 of 40 tests were claimed here" in late.stdout
+    assert late.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 def test_the_environment_has_no_torchvision() -> None:

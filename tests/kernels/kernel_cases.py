@@ -10,11 +10,17 @@ import torch
 from torch import Tensor
 
 from capsella import routing
-from capsella.routing.base import IMPLEMENTATIONS, Routed
+from capsella.routing.base import IMPLEMENTATIONS, Implementation, Routed
 from capsella.testing import SMALL, Case, generator, make_options
 
 FUSED = {entry.algorithm: entry for entry in IMPLEMENTATIONS if entry.name == "fused"}
+IN_PLAIN_PYTORCH = [entry for entry in IMPLEMENTATIONS if entry.name in ("chunked", "tiled", "matmul")]
 ALGORITHMS = ("agreement", "em", "quadratic", "trainable", "uniform")
+
+
+def id_of(entry: Implementation) -> str:
+    """Name an implementation for pytest."""
+    return f"{entry.algorithm}-{entry.name}"
 
 
 @dataclass(frozen=True)

@@ -6,23 +6,19 @@ from typing import Any
 
 import pytest
 import torch
+from kernel_cases import IN_PLAIN_PYTORCH as PLAIN
+from kernel_cases import id_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from capsella import routing
 from capsella.kernels import chunks, plain_tiles
-from capsella.routing.base import IMPLEMENTATIONS, Implementation
+from capsella.routing.base import Implementation
 from capsella.testing import Case, generator, make_options
 
 CASE = Case("many", B=16, I=96, J=6, D=16, P=4)
 VOTES = CASE.B * CASE.I * CASE.J * CASE.D
-PLAIN = [entry for entry in IMPLEMENTATIONS if entry.name in ("chunked", "tiled", "matmul")]
-
-
-def id_of(entry: Implementation) -> str:
-    return f"{entry.algorithm}-{entry.name}"
-
 
 everything = pytest.mark.parametrize("entry", PLAIN, ids=id_of)
 

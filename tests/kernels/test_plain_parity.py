@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from kernel_cases import IN_PLAIN_PYTORCH as PLAIN
+from kernel_cases import id_of
 from torch import Tensor
 
 from capsella import routing
@@ -19,16 +21,9 @@ from capsella.kernels.plain_agreement import tiled_agreement, tiled_agreement_ba
 from capsella.kernels.plain_em import distance, distance_backward, moments, moments_backward
 from capsella.kernels.plain_tiles import spans, squash_gradient
 from capsella.routing import Implementation, Routed
-from capsella.routing.base import IMPLEMENTATIONS
 from capsella.testing import SMALL, Case, check_parity, generator, make_options
 
-PLAIN = [entry for entry in IMPLEMENTATIONS if entry.name in ("chunked", "tiled", "matmul")]
 ITERATED = [entry for entry in PLAIN if entry.name != "matmul"]
-
-
-def id_of(entry: Implementation) -> str:
-    return f"{entry.algorithm}-{entry.name}"
-
 
 everything = pytest.mark.parametrize("entry", PLAIN, ids=id_of)
 iterated = pytest.mark.parametrize("entry", ITERATED, ids=id_of)
@@ -256,6 +251,15 @@ def test_differentiating_twice_is_refused_in_one_line(entry: Implementation) -> 
     (gradient,) = torch.autograd.grad(result.poses.sum(), given["poses"], create_graph=True)
     with pytest.raises(RuntimeError, match=r"^this implementation cannot be differentiated twice; expected impl=.*$"):
         torch.autograd.grad(gradient.sum(), given["poses"])
+
+
+def test_chunks_cover_every_sample_once_and_are_no_larger_than_they_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "CHUNK", 1000)
+    for B in (0, 1, 7, 100, 999):
+        for votes in (1, 9, 499, 501, 990, 1000, 5000):
+            parts = list(chunks.chunks(B, votes))
+            assert [b for part in parts for b in range(part.start, part.stop)] == list(range(B))
+            assert all((part.stop - part.start) * votes <= max(1000, votes) for part in parts)
 
 
 def test_tiles_cover_every_lower_capsule_once() -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from capsella.train import Interrupted, children, run_plan, run_together, together, turns
+from capsella.train.processes import trying_algorithms
 from capsella.train.signals import StopWish
 from capsella.train.step import Stepper
 
@@ -43,7 +45,7 @@ def test_only_one_acts_at_a_time_and_all_come_round(monkeypatch: pytest.MonkeyPa
             acting.remove(name)
             turns.hand_on()
 
-    turns.in_turns([lambda: act("a", 3), lambda: act("b", 1), lambda: act("c", 4)], on_gpu=False)
+    turns.in_turns([lambda: act("a", 3), lambda: act("b", 1), lambda: act("c", 4)])
     assert "".join(seen) == "abcacacc"
 
 
@@ -56,7 +58,7 @@ def test_a_turn_is_not_handed_on_before_its_time(monkeypatch: pytest.MonkeyPatch
             seen.append(name)
             turns.hand_on()
 
-    turns.in_turns([lambda: act("a"), lambda: act("b")], on_gpu=False)
+    turns.in_turns([lambda: act("a"), lambda: act("b")])
     assert "".join(seen) == "aaabbb"
 
 
@@ -73,8 +75,24 @@ def test_random_numbers_are_those_of_a_run_that_is_alone(monkeypatch: pytest.Mon
     for seed, into in enumerate(alone):
         draw(seed, into)
     together_: list[list[float]] = [[], []]
-    turns.in_turns([lambda seed=seed, into=into: draw(seed, into) for seed, into in enumerate(together_)], on_gpu=False)
+    turns.in_turns([lambda seed=seed, into=into: draw(seed, into) for seed, into in enumerate(together_)])
     assert together_ == alone
+
+
+def test_a_run_that_lets_cudnn_try_algorithms_does_not_decide_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "_LEAST", 0.0)
+    seen: dict[str, list[bool]] = {"a": [], "b": []}
+
+    def act(name: str, wanted: bool) -> None:
+        seen[name].append(torch.backends.cudnn.benchmark)
+        with trying_algorithms(wanted):
+            for _ in range(3 if name == "b" else 1):
+                turns.hand_on()
+                seen[name].append(torch.backends.cudnn.benchmark)
+        seen[name].append(torch.backends.cudnn.benchmark)
+
+    turns.in_turns([lambda: act("a", True), lambda: act("b", True)])
+    assert seen == {"a": [False, True, False], "b": [False, True, True, True, False]}
 
 
 def test_what_ends_with_an_error_hands_its_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +103,7 @@ def test_what_ends_with_an_error_hands_its_turn_on(monkeypatch: pytest.MonkeyPat
         raise RuntimeError("no")
 
     seen: list[int] = []
-    turns.in_turns([fail, lambda: seen.append(1), fail, lambda: seen.append(2)], on_gpu=False)
+    turns.in_turns([fail, lambda: seen.append(1), fail, lambda: seen.append(2)])
     assert seen == [1, 2]
     assert len(raised) == 2
 
@@ -103,7 +121,7 @@ def test_a_signal_reaches_every_thread() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         listen()
 
-    turns.in_turns([ask, listen], on_gpu=False)
+    turns.in_turns([ask, listen])
     assert heard == [signal.SIGTERM, signal.SIGTERM]
     # nobody listens any more, here or in this thread.
     assert StopWish().received is None
@@ -155,6 +173,51 @@ def test_one_that_fails_does_not_stop_the_others(tmp_path: Path, forked: pytest.
         assert run.record["steps"] == 6
 
 
+def test_what_ends_a_thread_is_said_for_its_run_alone(tmp_path: Path, forked: pytest.MonkeyPatch) -> None:
+    instead(forked, {1: lambda: sys.exit(3)})
+    outcomes = {each.plan.train.seed: each for each in run_together(seeded(tmp_path, 0, 1), at_once=2, program=True)}
+    assert outcomes[1].problem == "SystemExit: 3"
+    assert outcomes[0].run is not None
+
+
+def test_a_device_that_is_not_there_is_one_line_for_each(tmp_path: Path, forked: pytest.MonkeyPatch) -> None:
+    jobs = [(plan.changed({"device": "cuda"}), folder) for plan, folder in seeded(tmp_path, 0, 1)]
+    problems = [outcome.problem for outcome in run_together(jobs, at_once=2, program=True)]
+    assert problems == ["device='cuda' was asked for, and torch sees no GPU; expected 'cpu' or 'auto'"] * 2
+
+
+def test_a_run_that_was_over_before_its_process_was_killed_is_over(tmp_path: Path, forked: pytest.MonkeyPatch) -> None:
+    # the one of two runs that goes on ends the process once the other's record is there.
+    take = Stepper.__call__
+
+    def last_one_kills(self: Stepper, *args: Any, **kwargs: Any) -> None:
+        if self.config.seed == 1 and (tmp_path / "seed-0" / "record.json").exists():
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        take(self, *args, **kwargs)
+
+    forked.setattr(Stepper, "__call__", last_one_kills)
+    (first, first_folder), (second, second_folder) = seeded(tmp_path, 0, 1, **LONG)
+    jobs = [(first.changed({"steps": 2}), first_folder), (second, second_folder)]
+    outcomes = {each.plan.train.seed: each for each in run_together(jobs, at_once=2, program=True)}
+    assert outcomes[0].run is not None
+    assert outcomes[1].problem.startswith("its process was killed by SIGKILL")
+
+
+def test_what_is_asked_to_stop_begins_no_further_run(tmp_path: Path, forked: pytest.MonkeyPatch) -> None:
+    take = Stepper.__call__
+
+    def asked_in_its_first_step(self: Stepper, *args: Any, **kwargs: Any) -> None:
+        os.kill(os.getppid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        take(self, *args, **kwargs)
+
+    forked.setattr(Stepper, "__call__", asked_in_its_first_step)
+    with pytest.raises(Interrupted, match="0 of 3 runs have ended"):
+        list(run_together(seeded(tmp_path, 0, 1, 2, **LONG), at_once=3, program=True))
+    assert [folder.name for folder in sorted(tmp_path.iterdir())] == ["seed-0"]
+
+
 def test_a_process_that_is_killed_is_said_for_each_of_its_runs(tmp_path: Path, forked: pytest.MonkeyPatch) -> None:
     instead(forked, {1: lambda: os.kill(os.getpid(), signal.SIGKILL)})
     outcomes = {each.plan.train.seed: each for each in run_together(seeded(tmp_path, 0, 1, steps=50), at_once=2, program=True)}
@@ -168,11 +231,8 @@ def test_a_process_that_is_killed_is_said_for_each_of_its_runs(tmp_path: Path, f
 
 
 @NEW_INTERPRETERS
-def test_a_signal_stops_all_with_a_checkpoint_and_they_go_on(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_stops_all_with_a_checkpoint(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     long = seeded(tmp_path, 0, 1, **LONG)
-    # every step tells how far all are; enough are taken for both to have begun.
     with new_interpreters(kind, monkeypatch):
 
         def stop_when_both_run(standings: Any) -> None:

@@ -4,8 +4,8 @@ The equations are those of ``plain_agreement``. A chunk's votes are made once fo
 back, and every pass over them is one product. Kept are the inputs, s^t, and the couplings of the iterations after the first.
 Factors of products have the poses' dtype, so that matrix units can multiply them; sums are wide.
 
-Departures from the reference: the order of sums; of half-precision poses, couplings and upper poses are rounded where they are
-factors of products.
+Departures from the reference: the order of sums; of half-precision poses, couplings, upper poses and their gradients are
+rounded where they are factors of products.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ from torch import Tensor
 
 from capsella.functional import widen
 from capsella.functional.precision import wide_dtype
-from capsella.kernels.plain_tiles import few_votes
+from capsella.kernels.plain_tiles import few_votes, is_open
 from capsella.routing.base import Call
 
-# votes that exist at a time, by sweep: fewer cost more launches, and more are no faster.
+# votes that exist at a time, and for EM as many squares, by sweep: fewer cost more launches, and more are no faster.
 CHUNK = 1 << 27
 # votes from which on a GPU takes longer for the reference's passes over them than Python for our launches.
 LEAST = 1 << 25
@@ -38,14 +38,14 @@ _LONG = 512
 
 
 def chunks(B: int, votes: int) -> Iterator[slice]:
-    """Cut B samples, each with so many votes, into equal chunks.
+    """Cut B samples, each with so many votes, into chunks of about equal size.
 
     Example:
         >>> list(chunks(256, 4608 * 10 * 16))
         [slice(0, 128, None), slice(128, 256, None)]
     """
-    count = max(1, min(-(-B * votes // CHUNK), B))
-    step = max(1, -(-B // count))
+    most = max(1, CHUNK // max(1, votes))
+    step = max(1, -(-B // max(1, -(-B // most))))
     return (slice(start, min(start + step, B)) for start in range(0, B, step))
 
 
@@ -136,6 +136,8 @@ def refuse(call: Call) -> list[str]:
 
 def slower(call: Call) -> list[str]:
     """Leave few votes to the reference, which has fewer launches."""
+    if is_open(call.sizes["B"]):
+        return ["B is not fixed; expected a number"]
     return few_votes(call, least=LEAST, least_shared=LEAST)
 
 

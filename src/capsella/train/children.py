@@ -21,13 +21,14 @@ from typing import Any, Self
 import torch
 
 from capsella.errors import DataError, RunError
+from capsella.train import turns
 from capsella.train.folder import RunFolder
 from capsella.train.health import NonFiniteLoss
 from capsella.train.plan import Plan, run_plan
 from capsella.train.processes import accelerator, products_in
 from capsella.train.record import Event
 from capsella.train.run import Run
-from capsella.train.turns import in_turns
+from capsella.train.signals import Interrupted, StopWish
 
 LOOK = 0.2
 """Seconds between two looks at the processes."""
@@ -129,14 +130,12 @@ class Child:
         except (EOFError, OSError):
             # it has ended, and all its runs with it.
             self.program.process.join(_GRACE)
-            problem, details = "", ""
+            code = self.program.process.exitcode or 0
+            ended = f"was killed by {_name(-code)}" if code < 0 else f"ended with exit code {code}"
+            again = f"; {self.folder} can be gone on with" if RunFolder(self.folder).holds_a_run else ""
+            problem, details = f"its process {ended}{again}", ""
         self.pipe.close()
         self.program.leave()
-        # None: other runs of the process go on, so that it has not failed.
-        code = self.program.process.exitcode
-        if not problem and code:
-            problem = f"its process was killed by {_name(-code)}" if code < 0 else f"its process ended with exit code {code}"
-            problem += f"; {self.folder} can be gone on with" if RunFolder(self.folder).holds_a_run else ""
         if problem:
             return Outcome(self.plan, self.folder, problem=problem, details=details)
         return Outcome(self.plan, self.folder, Run.load(self.folder))
@@ -268,22 +267,25 @@ def _be(
     if len(todo) == 1:
         _carry_out(*todo[0], root)
         return
-    train = todo[0][0].train
     # the same for all: what a run finds when it begins is what it puts back when it ends, while others go on.
-    with products_in(train.precision):
-        acts = [functools.partial(_carry_out, *each, root) for each in todo]
-        in_turns(acts, on_gpu=accelerator(train.device) == "cuda")
+    with products_in(todo[0][0].train.precision):
+        turns.in_turns([functools.partial(_carry_out, *each, root) for each in todo])
 
 
 def _carry_out(plan: Plan, folder: Path, pipe: Any, root: str | None) -> None:
     """Carry one run out; say at the end what went wrong, or nothing."""
     problem, details = "", ""
     try:
+        if turns.is_shared():
+            if number := StopWish().received:
+                raise Interrupted("stopped before its first step: the same again begins it", number)
+            if accelerator(plan.train.device) == "cuda":
+                turns.take_a_stream("cuda")
         # its record says so, and its last good checkpoint is there.
         with contextlib.suppress(NonFiniteLoss):
             run_plan(plan, folder, root=root, resume=RunFolder(folder).holds_a_run, progress=False)
     # whatever it is, the runs beside this one go on.
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         known = isinstance(error, RunError | ValueError | TypeError) and str(error)
         problem = ("" if known else f"{type(error).__name__}: ") + str(error).strip().partition("\n")[0]
         details = traceback.format_exc()

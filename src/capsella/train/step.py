@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from capsella.data import Batch
 from capsella.errors import RunError
 from capsella.models import Model
+from capsella.train import turns
 from capsella.train.config import TrainConfig
 from capsella.train.health import first_non_finite
 from capsella.train.memory import is_out_of_memory, optimiser_bytes
@@ -51,6 +52,9 @@ class Stepper:
         self.device: torch.device = fabric.device
         self.careful = self.device.type == "cpu"
         self._graphed = config.fast and self.device.type == "cuda" and fabric.world_size == 1
+        if self._graphed and turns.is_shared() and _draws(model):
+            # graphs of one generator may read the place from which it goes on while another run's turn writes it.
+            raise RunError("fast=True with dropout does not go with other runs in one program; leave one of them out")
         # a module of one's own may count on its layout; the compiler finds one for it.
         self._channels_last = _lay_out_convolutions(model) if config.fast and isinstance(model, Model) else []
         bare = AsTensors(model)
@@ -198,6 +202,11 @@ class Stepper:
                 bare(tensors, self.progress)
 
         return f"{value}; the first non-finite values are {first_non_finite(self.model, run, tensors[0])}"
+
+
+def _draws(model: nn.Module) -> bool:
+    """Whether a step draws random numbers."""
+    return any(isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0 for module in model.modules())
 
 
 @functools.cache
