@@ -140,14 +140,7 @@ def _(
 
 @chunked_agreement_backward.register_fake
 def _(
-    above: Tensor,
-    wanted: Tensor | None,
-    u: Tensor,
-    w: Tensor,
-    prior: Tensor | None,
-    history: Tensor,
-    sums: Tensor,
-    squash: str,
+    above: Tensor, wanted: Tensor | None, u: Tensor, w: Tensor, prior: Tensor | None, history: Tensor, sums: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     (_, _, J, D), I = sums.shape, len(u)
     d_prior = sums.new_empty(I, 0 if prior is None else J)

@@ -197,15 +197,7 @@ def _squared_difference(votes: Tensor, centre: Tensor, into: Tensor) -> Tensor:
 
 @chunked_em.register_fake
 def _(
-    u: Tensor,
-    w: Tensor,
-    log_below: Tensor,
-    beta_a: Tensor,
-    beta_u: Tensor,
-    temperatures: Sequence[float],
-    eps: float,
-    share: float,
-    gaussian: bool,
+    u: Tensor, w: Tensor, log_below: Tensor, beta_a: Tensor, beta_u: Tensor, temperatures: Sequence[float], *_: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     fitted = Fitted.of(u, w, len(beta_a), len(temperatures))
     return fitted.means, fitted.variances, fitted.log_odds, fitted.log_couplings
@@ -213,14 +205,7 @@ def _(
 
 @chunked_em_backward.register_fake
 def _(
-    d_mean: Tensor | None,
-    d_odds: Tensor | None,
-    wanted: Tensor | None,
-    u: Tensor,
-    w: Tensor,
-    log_below: Tensor,
-    beta_u: Tensor,
-    *_: Any,
+    d_mean: Any, d_odds: Any, wanted: Any, u: Tensor, w: Tensor, log_below: Tensor, beta_u: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     d_u, d_w, d_below = (torch.empty_like(each) for each in (u, w, log_below))
     return d_u, d_w, d_below, torch.empty_like(beta_u), torch.empty_like(beta_u)

@@ -59,9 +59,14 @@ def group(J: int) -> int:
     return max(each for each in range(1, _MOST + 1) if J % each == 0)
 
 
+def _is_half(tensor: Tensor) -> bool:
+    """Whether matrix units multiply it."""
+    return tensor.dtype != wide_dtype(tensor.dtype)
+
+
 def product(x: Tensor, y: Tensor) -> Tensor:
     """Multiply [n, ·, K] by [n, K, ·] and sum in float32, or float64 for factors of that dtype."""
-    if x.dtype == wide_dtype(x.dtype):
+    if not _is_half(x):
         return torch.bmm(x, y)
     return torch.bmm(x, y, out_dtype=torch.float32) if x.is_cuda else torch.bmm(widen(x), widen(y))
 
@@ -74,7 +79,7 @@ def make(u: Tensor, w: Tensor) -> Tensor:
 def weigh(factors: Tensor, votes: Tensor) -> Tensor:
     """Compute Σ_i f_bji V_ibj as [b, J, D] for factors [b, J, I]."""
     b, J, I = factors.shape
-    G = group(J) if factors.dtype != votes.dtype or I < _LONG else 1
+    G = group(J) if _is_half(votes) or I < _LONG else 1
     rows = votes.view(I, b * J // G, -1).transpose(0, 1)  # [n, I, G·D]
     found = product(factors.reshape(-1, G, I).to(votes.dtype), rows).view(len(rows), G, G, -1)
     return found.diagonal(dim1=1, dim2=2).mT.reshape(b, J, -1)
@@ -100,8 +105,8 @@ class Terms:
 
     def __init__(self, count: int, J: int, votes: Tensor, *, sums: int = 1) -> None:
         I, b, values = votes.shape
-        # one upper capsule at a time in float32, which matrix units do not multiply.
-        G = 1 if votes.dtype == wide_dtype(votes.dtype) else group(J)
+        # one upper capsule at a time where there are no matrix units to multiply the zeros.
+        G = group(J) if _is_half(votes) else 1
         self.factors = votes.new_empty(b * J // G, count, G, I)
         self.vectors = votes.new_empty(sums, b * J // G, count, G, values // J)
 
