@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import os
 import re
@@ -78,6 +79,15 @@ def test_the_code_in_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("CAPSELLA_DATA", str(request.getfixturevalue("real_mnist")))
     for block in needs_data:
         exec(compile(block, "README.md, block with data", "exec"), names)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="without triton there is no fused implementation")
+def test_what_the_readme_says_explain_prints_is_what_it_prints() -> None:
+    from capsella.routing.dispatch import candidates
+
+    (block,) = [block for block in python_blocks("README.md") if "routing.explain" in block]
+    said = [line.removeprefix("#   ").split()[:2] for line in block.splitlines() if line.startswith("#   ")]
+    assert said == [[entry.name, entry.op] for entry in candidates("agreement", "vote_and_route")]
 
 
 def test_the_data_set_in_the_docs_works(capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,6 +84,13 @@ def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
     assert f"| agreement | float32 | one\\|two * | {times} |" in page
     assert "| agreement | float32 | bad | wrong: poses |" in page
     assert "Copies run at 2,000 GB/s" in page
+    assert "as called" not in page
+    # a GPU's records say what a call from Python takes, too.
+    write(tmp_path, "routing", [forward, routing_reading(called=2.5e-3), {**red, "called": 0.0}], **says)
+    page = speed_page(read_records(tmp_path))["speed.md"]
+    assert "| × faster | MiB | f + b as called, ms |" in page
+    assert f"| agreement | float32 | one\\|two * | {times} | 2.5 |" in page
+    assert "| agreement | float32 | bad | wrong: poses |  |  |  |  |  |  |" in page
 
 
 def test_the_page_judges_the_records_by_the_bars(tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ class RoutingReading:
         speedup: time of the eager reference over this one's; 0 where that was not timed. On a GPU the reference counts as it
             is called, launches and all.
         device_speedup: the same for the time of the device alone, the reference replayed as a CUDA graph.
+        called: seconds of a call from Python on a GPU, launches and all; 0 elsewhere, where the median is that, and for what
+            torch.compile was put around.
         problem: why there is no time: what it refuses, or what is wrong with its values.
     """
 
@@ -86,6 +88,7 @@ class RoutingReading:
     over_floor: float = 0.0
     speedup: float = 0.0
     device_speedup: float = 0.0
+    called: float = 0.0
     problem: str = ""
 
     @property
@@ -299,10 +302,12 @@ def _timed(
         except (RuntimeError, MemoryError) as error:
             failed[way] = replace(base, problem="out of memory" if is_out_of_memory(error) else failure(error))
     times = time_all({way: acts[way] for way in memory}, device, sets=sets, budget=budget)
+    called: dict[_Way, float] = {}
+    if device.type == "cuda":
+        plain = [way for way in times if not way.compiled]
+        called = {way: time_as_it_runs(functools.partial(acts[way], 0), device, budget=budget).median for way in plain}
     alone = times[_EAGER].median if _EAGER in times else 0.0
-    eager = alone
-    if alone and device.type == "cuda":
-        eager = time_as_it_runs(functools.partial(acts[_EAGER], 0), device, budget=budget).median
+    eager = called.get(_EAGER, alone)
     floor, says = speeds.floor(cost, problem.precision)
     return {
         way: replace(
@@ -319,6 +324,7 @@ def _timed(
             over_floor=found.median / floor,
             speedup=eager / found.median,
             device_speedup=alone / found.median,
+            called=called.get(way, 0.0),
         )
         for way, found in times.items()
     } | failed

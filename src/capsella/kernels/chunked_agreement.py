@@ -142,8 +142,8 @@ def _(
 def _(
     above: Tensor, wanted: Tensor | None, u: Tensor, w: Tensor, prior: Tensor | None, history: Tensor, sums: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    (_, _, J, D), I = sums.shape, len(u)
-    d_prior = sums.new_empty(I, 0 if prior is None else J)
+    J, D = sums.shape[2:]
+    d_prior = sums.new_empty(len(u), 0 if prior is None else J)
     return torch.empty_like(u), torch.empty_like(w), d_prior, sums.new_empty(J, D)
 
 

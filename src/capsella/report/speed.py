@@ -91,22 +91,27 @@ def _routing(device: str, record: Record) -> tuple[str, dict[str, str]]:
     for case in dict.fromkeys(reading["case"] for reading in readings):
         here = [reading for reading in readings if reading["case"] == case]
         sizes = " ".join(f"{letter}{size}" for letter, size in here[0]["sizes"].items())
-        rows = [_routing_row(group) for group in _grouped(here, "algorithm", "precision", "implementation", "compiled")]
+        # on a CPU, and in older records, nothing was timed as it is called beside.
+        called = any(reading.get("called") for reading in here)
+        grouped = _grouped(here, "algorithm", "precision", "implementation", "compiled")
+        rows = [_routing_row(group, called=called) for group in grouped]
         head = ["algorithm", "precision", "implementation", "forward, ms", "f + b, ms", "floor", "× floor", "× faster", "MiB"]
-        parts.append(f"**{case}** ({sizes})\n\n{_table(head, rows, right=range(3, 9))}")
+        head += ["f + b as called, ms"] if called else []
+        parts.append(f"**{case}** ({sizes})\n\n{_table(head, rows, right=range(3, len(head)))}")
     return "\n".join(parts), {}
 
 
-def _routing_row(group: Sequence[Mapping[str, Any]]) -> list[str]:
+def _routing_row(group: Sequence[Mapping[str, Any]], *, called: bool) -> list[str]:
     by_mode = {reading["mode"]: reading for reading in group}
     both = by_mode.get("forward + backward", group[0])
     name = both["implementation"] + (", compiled" if both["compiled"] else "") + (" *" if both["chosen"] else "")
     start = [both["algorithm"], both["precision"], name]
     if both["problem"]:
-        return [*start, both["problem"], *[""] * 5]
+        return [*start, both["problem"], *[""] * (6 if called else 5)]
     forward = _spread(by_mode["forward"]) if "forward" in by_mode else ""
     numbers = [_milliseconds(both["floor"]), _number(both["over_floor"]), _number(both["speedup"]), _mebibytes(both["memory"])]
-    return [*start, forward, _spread(both), *numbers]
+    from_python = [_milliseconds(both["called"]) if both.get("called") else ""] if called else []
+    return [*start, forward, _spread(both), *numbers, *from_python]
 
 
 def _step(device: str, record: Record) -> tuple[str, dict[str, str]]:
