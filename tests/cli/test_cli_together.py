@@ -86,6 +86,18 @@ def test_the_seeds_of_one_program_have_their_lines_and_folders(tmp_path: Path, f
     assert len(set(processes.read_text().split())) == 1
 
 
+def test_runs_that_never_began_are_nowhere(tmp_path: Path, forked: pytest.MonkeyPatch) -> None:
+    given = [argument for argument in GIVEN if argument not in ("--device", "cpu")]
+    out = tmp_path / "runs"
+    code, stdout, stderr = in_process(
+        *given, "--device", "cuda", "--steps", "1", "--seeds", "2", "--one-program", "--out", str(out)
+    )
+    assert code == 1
+    assert "the runs are in" not in stdout
+    assert not out.exists()
+    assert stderr.count("device='cuda' was asked for, and torch sees no GPU; expected 'cpu' or 'auto'") == 2
+
+
 def test_a_seed_that_fails_is_one_line_and_the_others_are_told(tmp_path: Path, forked: pytest.MonkeyPatch) -> None:
     def other(plan: Plan, *arguments: Any, **options: Any) -> Run:
         if plan.train.seed == 0:

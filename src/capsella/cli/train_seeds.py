@@ -94,7 +94,9 @@ def run_seeds(
     finally:
         progress.close()
     _table(console, outcomes)
-    console.print(f"the runs are in {folder}", markup=False, soft_wrap=True)
+    # none is where all failed before they began.
+    if folder.exists():
+        console.print(f"the runs are in {folder}", markup=False, soft_wrap=True)
     problems = {outcome.plan.train.seed: _problem(outcome) for outcome in outcomes}
     for seed, problem in problems.items():
         if problem:
