@@ -76,9 +76,9 @@ def test_it_takes_a_fraction_of_the_reference_s_memory(name: str) -> None:
 
 
 def test_where_couplings_are_asked_for_it_is_what_the_dispatcher_takes() -> None:
-    poses, weight = torch.randn(256, 1152, 8, device="cuda"), torch.randn(1152, 10, 8, 16, device="cuda")
+    poses, weight = torch.randn(512, 1152, 8, device="cuda"), torch.randn(1152, 10, 8, 16, device="cuda")
     with choices() as made:
         found = routing.vote_and_route("agreement", poses, weight)
     assert [chosen.name for _, chosen in made] == ["chunked"]
     assert found.couplings is not None
-    torch.testing.assert_close(found.couplings.sum(dim=-1), torch.ones(256, 1152, device="cuda"))
+    torch.testing.assert_close(found.couplings.sum(dim=-1), torch.ones(512, 1152, device="cuda"))

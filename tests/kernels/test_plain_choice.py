@@ -155,10 +155,12 @@ def test_what_is_slower_or_less_exact_on_a_gpu_is_not_taken_there(
         assert reason in " ".join(found)
 
 
-@pytest.mark.parametrize(("B", "name"), [(128, "reference"), (256, "chunked")])
+@pytest.mark.parametrize(
+    ("algorithm", "B", "name"),
+    [("agreement", 256, "reference"), ("agreement", 512, "chunked"), ("em", 128, "reference"), ("em", 256, "chunked")],
+)
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("algorithm", ["agreement", "em"])
 def test_a_gpu_without_triton_takes_chunks_for_many_votes(
     algorithm: str, dtype: torch.dtype, shared: bool, B: int, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -295,6 +295,8 @@ def test_dropout_in_a_graph_does_not_go_with_other_runs_in_one_program() -> None
     assert raised == ["fast=True with dropout does not go with other runs in one program; leave one of them out"]
 
 
+# EM's kernels are compiled for two kinds of layers, forward and back, before the first step.
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["capsnet", "convnet_avg", "em_capsnet"])
 def test_the_memory_estimate_is_near_what_a_step_takes(name: str) -> None:
     gc.collect()

@@ -30,7 +30,7 @@ from capsella.routing.base import Call
 # votes that exist at a time, and for EM as many squares, by sweep: fewer cost more launches, and more are no faster.
 CHUNK = 1 << 27
 # votes from which on a GPU takes longer for the reference's passes over them than Python for our launches.
-LEAST = 1 << 25
+LEAST = {"agreement": 1 << 26, "em": 1 << 25}
 # upper capsules of one product.
 _MOST = 16
 # lower capsules from which on float32 sums over them are faster one upper capsule at a time.
@@ -143,7 +143,8 @@ def slower(call: Call) -> list[str]:
     """Leave few votes to the reference, which has fewer launches."""
     if is_open(call.sizes["B"]):
         return ["B is not fixed; expected a number"]
-    return few_votes(call, least=LEAST, least_shared=LEAST)
+    least = LEAST[call.algorithm]
+    return few_votes(call, least=least, least_shared=least)
 
 
 def _on_diagonal(vectors: Tensor) -> Tensor:

@@ -134,6 +134,8 @@ class _Job:
                     listener.close()
 
     def _train(self, trainer: Trainer, data: ImageData, resume: bool, everyone: list[Listener]) -> Run:
+        if trainer.stepper.device.type == "cuda":
+            trainer.say({"event": "prepare"})
         self.memory, implementations = trainer.with_room(lambda: self._probe(trainer, data))
         config = as_json(
             {

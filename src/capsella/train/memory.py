@@ -58,7 +58,8 @@ def estimate(model: nn.Module, loss_of: Callable[[int], Tensor], optimiser: str,
     sizes = (2, 4)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         if device.type == "cuda":
-            sizes = (max(1, batch_size // 8), max(2, batch_size // 4))
+            # near the batch of the steps, whose kernels are then often compiled already.
+            sizes = (max(1, batch_size // 4), max(2, batch_size // 2))
             small, large = (_peak(model, functools.partial(loss_of, size), device) for size in sizes)
         else:
             small, large = (int(_MARGIN * _kept(functools.partial(loss_of, size), own)) for size in sizes)

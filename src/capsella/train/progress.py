@@ -25,7 +25,9 @@ class Progress:
     def __call__(self, event: Event) -> None:
         """Show an event."""
         kind = event["event"]
-        if kind == "start":
+        if kind == "prepare":
+            self._say("trying a batch; kernels that this machine has not compiled before may take some minutes")
+        elif kind == "start":
             self._start(event)
         elif kind == "log":
             self._log(event)
