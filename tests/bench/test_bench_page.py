@@ -85,6 +85,9 @@ def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
     assert "| agreement | float32 | bad | wrong: poses |" in page
     assert "Copies run at 2,000 GB/s" in page
     assert "as called" not in page
+    assert "Stopped before" not in page
+    write(tmp_path, "routing", [forward, routing_reading()], **says, complete=False)
+    assert "Stopped before the last reading: routing.\n" in speed_page(read_records(tmp_path))["speed.md"]
     # a GPU's records say what a call from Python takes, too.
     write(tmp_path, "routing", [forward, routing_reading(called=2.5e-3), {**red, "called": 0.0}], **says)
     page = speed_page(read_records(tmp_path))["speed.md"]

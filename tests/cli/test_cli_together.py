@@ -252,9 +252,13 @@ def test_the_time_is_over_after_the_reading_that_passes_it(tmp_path: Path, monke
     code, stdout, stderr = in_process("bench", "together", "--device", "cpu", "--minutes", "1e-9", "--out", str(out))
     assert code == 0
     assert stderr == "together: stopped after 1 readings, the time is over\n"
-    assert len(json.loads(out.read_text())["readings"]) == 1
+    found = json.loads(out.read_text())
+    assert (len(found["readings"]), found["complete"]) == (1, False)
     assert "* most runs of lenet" in stdout
     assert ended == ["processes"]
+    monkeypatch.setattr(bench_together, "measure", lambda *_, **__: iter([ONE]))
+    assert in_process("bench", "together", "--device", "cpu", "--out", str(out))[0] == 0
+    assert json.loads(out.read_text())["complete"] is True
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -91,6 +91,19 @@ def test_a_run_estimates_before_its_first_step() -> None:
     assert events[0]["available"] > 2**20
 
 
+def test_a_fast_run_says_first_that_it_compiles(capsys: pytest.CaptureFixture[str]) -> None:
+    class EnoughError(Exception):
+        pass
+
+    def listen(event: dict[str, Any]) -> None:
+        Progress()(event)
+        raise EnoughError(event["event"])
+
+    with pytest.raises(EnoughError, match="prepare"):
+        short_run(plain_net(), fast=True, listeners=[listen])
+    assert capsys.readouterr().err == "what this machine has not compiled before is compiled first, which may take minutes\n"
+
+
 @pytest.mark.parametrize(("free", "ending"), [(2**30, "2 MiB of memory a step, 1.0 GiB free"), (2**20, ": this may not fit")])
 def test_a_step_that_will_not_fit_is_said_at_the_start(free: int, ending: str, capsys: pytest.CaptureFixture[str]) -> None:
     config = {

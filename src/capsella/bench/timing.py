@@ -139,8 +139,8 @@ def _commit() -> str | None:
     return commit()
 
 
-def record(kind: str, device: torch.device, readings: Sequence[Any], **facts: Any) -> dict[str, Any]:
-    """Return a record of readings, dataclasses all, that JSON can hold."""
+def record(kind: str, device: torch.device, readings: Sequence[Any], *, complete: bool = True, **facts: Any) -> dict[str, Any]:
+    """Return a record of readings, dataclasses all, that JSON can hold; ``complete`` says whether none is to come."""
     return {
         "kind": kind,
         "device": device_name(device),
@@ -151,6 +151,7 @@ def record(kind: str, device: torch.device, readings: Sequence[Any], **facts: An
         "capsella": __version__,
         "numerics": __numerics__,
         "commit": _commit(),
+        "complete": complete,
         **facts,
         "readings": [asdict(reading) for reading in readings],
     }

@@ -97,21 +97,24 @@ def collect(
     from capsella.bench.timing import record
 
     done = [] if done is None else done
+    complete = False
     with stop if stop is not None else contextlib.nullcontext():
         for reading in readings:
             done.append(reading)
-            write_record(out, record(kind, device, done, **facts(done)))
+            write_record(out, record(kind, device, done, complete=False, **facts(done)))
             if end is not None and time.monotonic() > end:
                 say(f"{kind}: stopped after {len(done)} readings, the time is over")
                 break
+        else:
+            complete = True
     # what it has started ends here, not when its last reference is gone.
     if isinstance(readings, Generator):
         readings.close()
-    found = record(kind, device, done, **facts(done))
+    found = record(kind, device, done, complete=complete, **facts(done))
     if stop is not None and stop.received is not None:
         say(f"{kind}: stopped after {len(done)} readings by {signal.Signals(stop.received).name}")
-        # it may have come while this was being written; without readings there may be an earlier record.
-        write_record(out if done else None, found)
+    # a signal may have come while it was being written; without readings there may be an earlier record.
+    write_record(out if done else None, found)
     return found
 
 

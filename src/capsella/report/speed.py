@@ -57,6 +57,9 @@ def speed_page(records: Mapping[str, Mapping[str, Record]]) -> dict[str, str]:
         ]
         if loads:
             parts.append(f"Processors that other programs kept busy when a measurement began: {', '.join(loads)}.\n")
+        cut = [kind for kind in KINDS if not kinds.get(kind, {}).get("complete", True)]
+        if cut:
+            parts.append(f"Stopped before the last reading: {', '.join(cut)}.\n")
         parts += _bars(device, kinds)
         for kind in KINDS:
             if kind in kinds:

@@ -134,7 +134,7 @@ class _Job:
                     listener.close()
 
     def _train(self, trainer: Trainer, data: ImageData, resume: bool, everyone: list[Listener]) -> Run:
-        if trainer.stepper.device.type == "cuda":
+        if self.settings.fast or trainer.stepper.device.type == "cuda":
             trainer.say({"event": "prepare"})
         self.memory, implementations = trainer.with_room(lambda: self._probe(trainer, data))
         config = as_json(
@@ -187,7 +187,7 @@ class _Job:
             self.events.append(event)
 
     def _probe(self, trainer: Trainer, data: ImageData) -> tuple[MemoryEstimate, list[str]]:
-        """Run two tiny batches: what they keep in memory, and which implementations route them."""
+        """Run two batches smaller than a step's: what they keep in memory, and which implementations route the larger one."""
 
         def loss_of(size: int) -> Tensor:
             batch = data.batch(torch.arange(size) % len(data), device=trainer.stepper.device)
@@ -199,8 +199,8 @@ class _Job:
             memory = estimate(
                 self.model, loss_of, self.settings.optimiser, -(-self.settings.batch_size // self.fabric.world_size)
             )
-        half = made[: len(made) // 2]
-        return memory, [f"{call.algorithm} ({call.op}): {entry.name}" for call, entry in half]
+        larger = made[len(made) // 2 :]
+        return memory, [f"{call.algorithm} ({call.op}): {entry.name}" for call, entry in larger]
 
     def _prepare(
         self, place: RunFolder, trainer: Trainer, config: dict[str, Any], resume: bool, everyone: list[Listener]

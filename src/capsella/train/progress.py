@@ -26,7 +26,7 @@ class Progress:
         """Show an event."""
         kind = event["event"]
         if kind == "prepare":
-            self._say("trying a batch; kernels that this machine has not compiled before may take some minutes")
+            self._say("what this machine has not compiled before is compiled first, which may take minutes")
         elif kind == "start":
             self._start(event)
         elif kind == "log":
