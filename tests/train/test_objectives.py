@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as tnf
 
 from capsella import functional as F
-from capsella.models import Model, Prediction, create_model, list_models
+from capsella.models import Model, Prediction, as_prediction, create_model, list_models
 from capsella.train import TrainConfig, objectives
 from capsella.train.config import LOSSES
-from capsella.train.objectives import AsTensors, Measure, as_prediction, choose_loss, right, shows_several, tensors_of
+from capsella.train.objectives import AsTensors, Measure, choose_loss, right, shows_several, tensors_of
 
 B, J = 4, 3
 SCORES = torch.tensor([[0.9, 0.3, 0.1], [0.2, 0.05, 0.8], [0.5, 0.6, 0.4], [0.0, 1.0, 0.3]])

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from capsella.data import ImageData
 from capsella.functional import length
-from capsella.models import CapsuleNet
+from capsella.models import CapsuleNet, evaluating
 from capsella.report.couplings import CouplingView, grid_extent
 from capsella.report.quickstart import Dimensions, Examples
-from capsella.train.evaluation import evaluating
 
 OFFSETS = tuple(round(-0.25 + 0.05 * k, 2) for k in range(11))
 """What is added to a capsule's values, as Sabour, Frosst & Hinton 2017 did."""

@@ -115,13 +115,8 @@ def em(
     for t, temperature in enumerate(temperatures):
         history.append(log_couplings.exp())
         log_r = log_couplings + log_below[..., None]  # [B, I, J]
-        weights = log_r.softmax(dim=1)  # [B, I, J], sums to 1 over I
-        mean = torch.einsum("bij,bijd->bjd", weights, wide)  # [B, J, D]
-        squared = (wide - mean[:, None]).square()  # [B, I, J, D]
-        variance = torch.einsum("bij,bijd->bjd", weights, squared) + eps
-        log_scale = variance.log() * (0.5 if cost_log == "std" else 1.0)
-        cost = (beta_u[:, None] + log_scale) * log_r.exp().sum(dim=1)[..., None]  # [B, J, D]
-        log_odds = temperature * (beta_a - cost.sum(dim=-1))  # [B, J]
+        mean, squared, variance, cost = _fit(wide, log_r, beta_u, eps, cost_log)
+        log_odds = temperature * (beta_a - cost)  # [B, J]
         if t + 1 < num_iters:
             log_density = -0.5 * torch.einsum("bijd,bjd->bij", squared, variance.reciprocal())
             if normaliser == "gaussian":
@@ -130,6 +125,58 @@ def em(
     above = log_odds.sigmoid()
     poses = mean if output == "mean" else above[..., None] * direction(mean)
     return routed(poses, above, history, dtype=votes.dtype, trace=trace, need_couplings=need_couplings)
+
+
+def em_given(
+    votes: Votes,
+    activations: Activations,
+    *,
+    couplings: Tensor,
+    beta_a: Tensor,
+    beta_u: Tensor,
+    num_iters: int = 3,
+    inverse_temperature: float | Sequence[float] = 1e-3,
+    eps: float = 1e-8,
+    bias: Tensor | None = None,
+    cost_log: str = "std",
+    output: str = "mean",
+    **unused: Any,
+) -> Routed:
+    """Take the last M-step alone, with couplings [B, I, J] from elsewhere; everything else as for ``em``.
+
+    Example:
+        >>> beta, votes, below = torch.zeros(3), torch.randn(2, 6, 3, 4), torch.ones(2, 6)
+        >>> found = em(votes, below, beta_a=beta, beta_u=beta)
+        >>> again = em_given(votes, below, couplings=found.couplings, beta_a=beta, beta_u=beta)
+        >>> torch.allclose(found.poses, again.poses)
+        True
+    """
+    B, I, J, D = dims(votes, "B I J D", name="votes")
+    dims(couplings, "B I J", name="couplings", B=B, I=I, J=J)
+    checked = {"eps": eps, "bias": bias, "cost_log": cost_log, "normaliser": "gaussian", "output": output}
+    steps: dict[str, Any] = {"num_iters": num_iters, "inverse_temperature": inverse_temperature}
+    temperatures, bias = check_arguments((B, I, J, D), activations, beta_a, beta_u, **steps, **checked)  # type: ignore[arg-type]
+    wide = widen(votes)
+    if bias is not None:
+        wide = wide + bias
+    beta_a, beta_u, below, couplings = (tensor.to(wide.dtype) for tensor in (beta_a, beta_u, activations, couplings))
+    least = torch.finfo(wide.dtype).tiny
+    log_r = couplings.clamp(min=least).log() + below.clamp(min=least).log()[..., None]  # [B, I, J]
+    mean, _, _, cost = _fit(wide, log_r, beta_u, eps, cost_log)
+    above = (temperatures[-1] * (beta_a - cost)).sigmoid()
+    poses = mean if output == "mean" else above[..., None] * direction(mean)
+    return routed(poses, above, [couplings], dtype=votes.dtype, trace=False, need_couplings=True)
+
+
+def _fit(wide: Tensor, log_r: Tensor, beta_u: Tensor, eps: float, cost_log: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the mean [B, J, D], the votes' squared distances from it, the variance, and the cost [B, J] of an M-step."""
+    weights = log_r.softmax(dim=1)  # [B, I, J], sums to 1 over I
+    mean = torch.einsum("bij,bijd->bjd", weights, wide)  # [B, J, D]
+    squared = (wide - mean[:, None]).square()  # [B, I, J, D]
+    variance = torch.einsum("bij,bijd->bjd", weights, squared) + eps
+    log_scale = variance.log() * (0.5 if cost_log == "std" else 1.0)
+    cost = (beta_u[:, None] + log_scale) * log_r.exp().sum(dim=1)[..., None]  # [B, J, D]
+    return mean, squared, variance, cost.sum(dim=-1)
 
 
 def check_arguments(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from capsella.data import ImageData
-from capsella.train.objectives import as_prediction, right, scores_are
+from capsella.models import as_prediction, evaluating
+from capsella.train.objectives import right, scores_are
 
 BINS = 15
 
@@ -47,19 +48,6 @@ class Evaluation:
             "calibration_error": error,
             "calibration": [list(x) for x in self.calibration],
         }
-
-
-@contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode, without gradients, and every part of it back into the mode it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, was_training in modes:
-            module.training = was_training
 
 
 def evaluate(

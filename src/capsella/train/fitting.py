@@ -13,17 +13,17 @@ from torch import Tensor, nn
 
 from capsella.data import ImageData, load_data
 from capsella.errors import RunError
-from capsella.models import Model
+from capsella.models import Model, as_prediction, evaluating
 from capsella.routing.dispatch import choices
 from capsella.train import turns
 from capsella.train.checkpoint import CheckpointError, read_checkpoint, read_newest
 from capsella.train.config import END, TrainConfig, differences
-from capsella.train.evaluation import Evaluation, evaluating
+from capsella.train.evaluation import Evaluation
 from capsella.train.folder import RunFolder
 from capsella.train.health import NonFiniteLoss
 from capsella.train.loop import Trainer
 from capsella.train.memory import MemoryEstimate, available, estimate
-from capsella.train.objectives import AsTensors, Measure, as_prediction, choose_loss, shows_several, tensors_of
+from capsella.train.objectives import AsTensors, Measure, choose_loss, shows_several, tensors_of
 from capsella.train.processes import layout, make_fabric, products_in, trying_algorithms
 from capsella.train.progress import Progress
 from capsella.train.record import Event, Listener, MetricsFile, as_json, describe_data, environment, read_events, write_json

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch.nn import functional as tnf
 
 from capsella import functional as F
 from capsella.data import Batch, ImageData
-from capsella.models import Model, Prediction
+from capsella.models import Model, Prediction, as_prediction
 from capsella.train.config import TrainConfig
 
 Tensors = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
@@ -25,15 +25,6 @@ _NEEDS = {
     "cross_entropy": "logits",
     "binary_cross_entropy": "logits",
 }
-
-
-def as_prediction(output: Any) -> Prediction:
-    """Take what a network returns: a ``Prediction``, or a tensor of logits."""
-    if isinstance(output, Prediction):
-        return replace(output, scores=output.scores.float())
-    if isinstance(output, Tensor):
-        return Prediction(output.float())
-    raise TypeError(f"the network returned {type(output).__name__}; expected a Prediction or a tensor of logits [B, J]")
 
 
 class AsTensors(nn.Module):

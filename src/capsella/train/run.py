@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from capsella.data import ImageData
-from capsella.models import Prediction, create_model
+from capsella.models import Prediction, as_prediction, create_model, evaluating
 from capsella.train.checkpoint import read_newest, restore_weights
-from capsella.train.evaluation import Evaluation, evaluate, evaluating
+from capsella.train.evaluation import Evaluation, evaluate
 from capsella.train.folder import RunFolder
-from capsella.train.objectives import as_prediction
 from capsella.train.record import Event, read_events
 
 

@@ -1,0 +1,174 @@
+r"""How couplings move: from image to image (mitterreiter2023's dynamics), among targets, from iteration to iteration.
+
+    dyr(i) = (1/n) Σ_j std_images(c_ij) / std(pr_n),   std(pr_n) = √((1 − 1/n)/n),   dys(i) = n · dyr(i)
+
+std(pr_n) is the spread of a coupling that is 1 for one of n targets, each as often as the others: perfect routing has
+dyr = 1, static routing dyr = 0, and dys says between how many targets a capsule chooses. The paper's printed figures fit
+only if dead targets are left out and n counts the live ones (dys / dyr of its Table 1 is the number alive in the next layer);
+the literal reading, over all targets, is what is given without ``alive``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from capsella.analysis.moments import Moments
+from capsella.shapes import dims
+
+
+@dataclass(frozen=True)
+class Dynamics:
+    """How much routing depends on the image.
+
+    Attributes:
+        dyr: [I], the rate, 0 for couplings that never change and 1 for perfect routing; NaN with fewer than two live targets.
+        dys: [I], the sum: between how many targets a lower capsule chooses.
+        dyr_mean: over the lower capsules.
+        dys_mean: over the lower capsules.
+        targets: n, how many upper capsules were counted.
+    """
+
+    dyr: Tensor
+    dys: Tensor
+    dyr_mean: float
+    dys_mean: float
+    targets: int
+
+
+class RoutingDynamics:
+    """Streams ``routing_dynamics``: ``update(couplings)`` with each batch [N, I, J]; which are alive is said at the end."""
+
+    def __init__(self) -> None:
+        self._moments = Moments()
+
+    def update(self, couplings: Tensor) -> None:
+        """Add the couplings [N, I, J] of N images."""
+        dims(couplings, "N I J", name="couplings")
+        self._moments.update(couplings)
+
+    def compute(self, *, alive: Tensor | None = None, alive_sources: Tensor | None = None) -> Dynamics:
+        """Return what ``routing_dynamics`` gives for all batches at once."""
+        std = self._moments.std  # [I, J]
+        I, J = std.shape
+        live = _mask(alive, J, "alive").to(std.device)
+        sources = _mask(alive_sources, I, "alive_sources").to(std.device)
+        n = int(live.sum())
+        dyr = std.new_full((I,), math.nan) if n < 2 else std[:, live].mean(dim=1) / math.sqrt((1 - 1 / n) / n)
+        dys = n * dyr
+        # of no live source there is no mean: NaN, as torch says.
+        return Dynamics(dyr, dys, float(dyr[sources].mean()), float(dys[sources].mean()), n)
+
+
+def routing_dynamics(couplings: Tensor, *, alive: Tensor | None = None, alive_sources: Tensor | None = None) -> Dynamics:
+    """Measure how much couplings depend on the image (mitterreiter2023, section 4.1); the formulas are above.
+
+    Args:
+        couplings: [N, I, J] over N images.
+        alive: boolean [J]; dead targets are left out, and n counts the live ones. All if None.
+        alive_sources: boolean [I]; the means are over these. All if None.
+
+    Example:
+        >>> perfect = torch.eye(2)[torch.tensor([0, 1])][:, None]  # one source, two targets, each for one image
+        >>> routing_dynamics(perfect).dyr.tolist()
+        [1.0]
+    """
+    found = RoutingDynamics()
+    found.update(couplings)
+    return found.compute(alive=alive, alive_sources=alive_sources)
+
+
+@dataclass(frozen=True)
+class Entropy:
+    """How decided couplings are.
+
+    Attributes:
+        entropy: [I], mean over images of the entropy of a capsule's couplings over log J: 1 for uniform ones, 0 where one
+            target takes all; NaN where couplings are no shares (negative, or not of sum 1) or there is one target.
+        mean: over the lower capsules.
+    """
+
+    entropy: Tensor
+    mean: float
+
+
+class CouplingEntropy:
+    """Streams ``coupling_entropy``."""
+
+    def __init__(self) -> None:
+        self._moments = Moments()
+
+    def update(self, couplings: Tensor) -> None:
+        """Add the couplings [N, I, J] of N images."""
+        _, _, J = dims(couplings, "N I J", name="couplings")
+        wide = couplings.detach().to(torch.float64)
+        entropy = torch.special.entr(wide).sum(dim=-1) / (math.log(J) if J > 1 else math.nan)  # [N, I]
+        shares = (wide >= 0).all(dim=-1) & ((wide.sum(dim=-1) - 1).abs() < 1e-2)
+        self._moments.update(torch.where(shares, entropy, math.nan))
+
+    def compute(self) -> Entropy:
+        """Return what ``coupling_entropy`` gives for all batches at once."""
+        mean = self._moments.mean
+        return Entropy(mean, float(mean.mean()))
+
+
+def coupling_entropy(couplings: Tensor) -> Entropy:
+    """Measure how far couplings [N, I, J] are from a decision, as a share of the entropy of uniform ones.
+
+    Example:
+        >>> coupling_entropy(torch.tensor([[[0.5, 0.5], [1.0, 0.0]]])).entropy.tolist()
+        [1.0, 0.0]
+    """
+    found = CouplingEntropy()
+    found.update(couplings)
+    return found.compute()
+
+
+class CouplingChange:
+    """Streams ``coupling_change``: ``update(trace)`` with each batch."""
+
+    def __init__(self) -> None:
+        self._moments = Moments()
+
+    def update(self, trace: Sequence[Tensor]) -> None:
+        """Add the couplings of every iteration, T tensors [N, I, J]."""
+        for couplings in trace:
+            dims(couplings, "N I J", name="trace")
+        wide = [couplings.detach().to(torch.float64) for couplings in trace]
+        moved = [(after - before).abs().sum(dim=-1).mean(dim=-1) / 2 for before, after in itertools.pairwise(wide)]
+        self._moments.update(torch.stack(moved, dim=1) if moved else wide[0].new_zeros(len(wide[0]), 0))
+
+    def compute(self) -> Tensor:
+        """Return what ``coupling_change`` gives for all batches at once."""
+        return self._moments.mean
+
+
+def coupling_change(trace: Sequence[Tensor]) -> Tensor:
+    """Return how much of a capsule's couplings each iteration moves elsewhere, [T − 1]: ½ Σ_j |c^t_ij − c^(t−1)_ij|.
+
+    The mean over images and lower capsules; between 0 (nothing changes) and 1 for couplings that are shares.
+
+    Args:
+        trace: couplings [N, I, J] of every iteration, as ``Routed.trace``.
+
+    Example:
+        >>> coupling_change([torch.tensor([[[0.5, 0.5]]]), torch.tensor([[[0.75, 0.25]]])]).tolist()
+        [0.25]
+    """
+    found = CouplingChange()
+    found.update(trace)
+    return found.compute()
+
+
+def _mask(mask: Tensor | None, size: int, name: str) -> Tensor:
+    if mask is None:
+        return torch.ones(size, dtype=torch.bool)
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != (size,):
+        shape = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+        raise ValueError(f"{name} is {shape} of {getattr(mask, 'dtype', 'no dtype')}; expected torch.bool [{size}]")
+    return mask
