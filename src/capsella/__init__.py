@@ -19,15 +19,18 @@ __numerics__ = 2
 """Raised by hand, with a CHANGELOG heading, when the same call gives other values: results of another number do not count."""
 
 if TYPE_CHECKING:
-    from capsella import data, functional, models, nn, routing, testing, train
+    from capsella import analysis, data, functional, models, nn, routing, testing, train
+    from capsella.analysis import Diagnosis, diagnose
     from capsella.data import Batch, ImageData, list_data, load_data, register_data
     from capsella.errors import DataError, UnsupportedCall
     from capsella.models import CapsuleNet, Model, Prediction, create_model, list_models, register_model
     from capsella.routing import Routed, vote_and_route
     from capsella.train import Evaluation, Run, TrainConfig, evaluate, fit
 
-_MODULES = ("data", "functional", "models", "nn", "routing", "testing", "train")
+_MODULES = ("analysis", "data", "functional", "models", "nn", "routing", "testing", "train")
 _HOMES = {
+    "Diagnosis": "analysis",
+    "diagnose": "analysis",
     "Batch": "data",
     "ImageData": "data",
     "list_data": "data",
@@ -54,6 +57,7 @@ __all__ = [
     "Batch",
     "CapsuleNet",
     "DataError",
+    "Diagnosis",
     "Evaluation",
     "ImageData",
     "Model",
@@ -64,8 +68,10 @@ __all__ = [
     "UnsupportedCall",
     "__numerics__",
     "__version__",
+    "analysis",
     "create_model",
     "data",
+    "diagnose",
     "evaluate",
     "fit",
     "functional",

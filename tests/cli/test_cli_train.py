@@ -472,7 +472,7 @@ def test_help_shows_every_option_and_swallows_nothing(verb: str) -> None:
     if verb == "train":
         shown = ["(10)", "(128)", "(0.001)", "(adam)", "(constant)", "(float32)", "(auto)", "(fit)", "runs/MODEL-DATA-1"]
         assert [word for word in shown if word not in stdout] == []
-        for option in ("--set", "--resume", "--init", "--tensorboard", "--fast", "--devices", "torchrun"):
+        for option in ("--set", "--resume", "--init", "--tensorboard", "--fast", "--devices", "--watch", "torchrun"):
             assert option in stdout
 
 
@@ -577,6 +577,31 @@ def test_tensorboard_gets_the_numbers_of_the_run(pictures: Path, tmp_path: Path)
     ]
     assert [event["step"] for event in logs] == [1, 2, 3, 4]
     assert {"log/accuracy", "log/lr", "log/images_per_second", "epoch/loss", "epoch/validation"} <= set(board.Tags()["scalars"])
+
+
+def test_a_watched_run_shows_its_layers_in_metrics_and_tensorboard(pictures: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert train(pictures, tmp_path / "run", "--tensorboard", "--watch", "2", "--steps", "3")[0] == 0
+    resumed = ("train", "--resume", str(tmp_path / "run"), "--root", str(pictures), "--steps", "6", "--tensorboard")
+    assert in_process(*resumed)[0] == 0
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    seen = [event for event in map(json.loads, lines) if event["event"] == "watch"]
+    assert [event["step"] for event in seen] == [2, 4, 6]
+    board = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    board.Reload()
+    for name in ("primary/dead", "layer1/dead", "layer1/length", "layer1/active", "layer1/dyr", "layer1/entropy"):
+        shown = [(point.step, pytest.approx(point.value, rel=1e-6)) for point in board.Scalars(f"watch/{name}")]
+        assert shown == [(event["step"], event[name]) for event in seen]
+
+
+def test_a_net_without_capsules_cannot_be_watched(pictures: Path, tmp_path: Path) -> None:
+    given = ("train", "convnet_small", "--data", "folder", "--root", str(pictures), "--out", str(tmp_path / "run"))
+    code, stdout, err = in_process(*given, "--set", "data.image_size=28", "--watch", "50")
+    assert (code, stdout) == (2, "")
+    assert only_line(err).startswith("watch=50 finds no capsule layer in this ConvNet; expected watch=0")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_that_cannot_begin_leaves_no_events_behind(pictures: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Both pages in a browser: nothing asked for, nothing too wide, nothing empty, and a slider that moves the drawing."""
+"""All pages in a browser: nothing asked for, nothing too wide, nothing empty, and a slider that moves the drawing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from typing import Any
 
 import in_a_browser
 import pytest
+import torch
 from in_a_browser import check_page, opened
 from report_stories import CURVE, comparison_row, comparison_story, make_examples, quickstart_story
 
+import capsella
 from capsella.report import comparison_page, quickstart_page, write_page
+from capsella.report.doctor import doctor_page
 
 LONG = "a_class_with_quite_a_long_name_without_a_blank_in_it"
 
@@ -43,16 +46,46 @@ def lonely_comparison() -> str:
     return comparison_page(comparison_story(rows=(row,), examples=None, class_names=("only",)))
 
 
+def diagnosis(*, class_names: tuple[str, ...] | None = None, views: Any = None, convolutional: bool = False) -> str:
+    torch.manual_seed(0)
+    model = capsella.create_model("em_capsnet" if convolutional else "capsnet_small")
+    with torch.no_grad():
+        model.layers[-1].weight[:, 3] = 0  # one that is dead
+    images = torch.rand(12, 1, 28, 28)
+    found = capsella.diagnose(model, images, torch.arange(12) % 10, views=views)
+    return doctor_page(
+        found.as_dict(),
+        title=LONG if class_names else "a net",
+        trees=[tree.as_dict() for tree in found.trees],
+        view=found.view.as_dict() if found.view else None,
+        statistics=found.statistics.as_dict() if found.statistics else None,
+        images=[] if found.images is None else list(found.images),
+        class_names=class_names,
+    )
+
+
 @pytest.mark.parametrize(
     "make",
     [
+        diagnosis,
+        lambda: diagnosis(class_names=tuple(f"{name}{k}" for k in range(5) for name in STRANGE[:2]), views={}),
+        lambda: diagnosis(convolutional=True, views={"rotation": (10,)}),
         lambda: quickstart_page(quickstart_story()),
         strange_quickstart,
         lambda: comparison_page(comparison_story()),
         strange_comparison,
         lonely_comparison,
     ],
-    ids=["quickstart", "strange quickstart", "comparison", "strange comparison", "lonely comparison"],
+    ids=[
+        "diagnosis",
+        "strange diagnosis",
+        "diagnosis of convolutions",
+        "quickstart",
+        "strange quickstart",
+        "comparison",
+        "strange comparison",
+        "lonely comparison",
+    ],
 )
 def test_a_page_is_sound_at_both_widths_and_in_both_schemes(make: Callable[[], str], browser: Any, tmp_path: Path) -> None:
     write_page(tmp_path / "page.html", make())

@@ -74,6 +74,7 @@ CASES = {
     "devices": Case(2, seen="where"),
     "nodes": Case(2, seen="where"),
     "log_every": Case(2, seen="events"),
+    "watch": Case(2, seen="events"),
     "checkpoint_seconds": Case(0.0, seen="checkpoints"),
 }
 
@@ -235,6 +236,7 @@ BAD: dict[str, list[Any]] = {
     "devices": [0, "auto", 1.0],
     "nodes": [0, 1.0],
     "log_every": [0, 2.5],
+    "watch": [-1, 2.5, None],
     "checkpoint_seconds": [-1.0, None, float("inf")],
 }
 

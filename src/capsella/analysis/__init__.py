@@ -2,6 +2,7 @@
 
 from capsella.analysis.activity import Activity, ActivityResult, ActivitySweep, activity, activity_sweep
 from capsella.analysis.compactness import Compactness, compactness
+from capsella.analysis.cost import Cost, routing_cost
 from capsella.analysis.couplings import (
     CouplingChange,
     CouplingEntropy,
@@ -12,23 +13,28 @@ from capsella.analysis.couplings import (
     coupling_entropy,
     routing_dynamics,
 )
+from capsella.analysis.doctor import Diagnosis, diagnose
 from capsella.analysis.gradients import LayerGradients, Life, Revivals, gradient_norms
 from capsella.analysis.layers import Adapter, ForeignLayers, OwnLayers, Seen, observe, seen_layer, tapped
 from capsella.analysis.moments import Moments
 from capsella.analysis.negation import NegationGap, negated, negation_gap
 from capsella.analysis.parse_tree import ParseTree, TreeStatistics, TreeStatisticsOf, parse_trees
 from capsella.analysis.swaps import RoutingMatters, RoutingSwaps, route_with, routing_matters
+from capsella.analysis.symptoms import SYMPTOMS, Symptom
 from capsella.analysis.viewpoint import VIEWS, ViewpointCorrelation, chance_correlation, seen_from, viewpoint_correlation
 
 __all__ = [
+    "SYMPTOMS",
     "VIEWS",
     "Activity",
     "ActivityResult",
     "ActivitySweep",
     "Adapter",
     "Compactness",
+    "Cost",
     "CouplingChange",
     "CouplingEntropy",
+    "Diagnosis",
     "Dynamics",
     "Entropy",
     "ForeignLayers",
@@ -43,6 +49,7 @@ __all__ = [
     "RoutingMatters",
     "RoutingSwaps",
     "Seen",
+    "Symptom",
     "TreeStatistics",
     "TreeStatisticsOf",
     "ViewpointCorrelation",
@@ -52,12 +59,14 @@ __all__ = [
     "compactness",
     "coupling_change",
     "coupling_entropy",
+    "diagnose",
     "gradient_norms",
     "negated",
     "negation_gap",
     "observe",
     "parse_trees",
     "route_with",
+    "routing_cost",
     "routing_dynamics",
     "routing_matters",
     "seen_from",

@@ -78,12 +78,13 @@ class ActivitySweep:
     def compute(self) -> tuple[ActivityResult, ...]:
         """Return one result for each threshold."""
         mean, std = self._lengths.mean, self._lengths.std
+        kept = mean.to(self._lengths.dtype), std.to(self._lengths.dtype)
         dead = (mean <= self.dead_mean) & (std <= self.dead_std)
         n, cns, cds = len(mean), float(mean.sum()), int(dead.sum())
         found = []
         for threshold, counts in zip(self.active, self._counts, strict=True):
             cas = float(counts.mean.sum())
-            found.append(ActivityResult(cns, cns / n, cas, cas / n, cds, cds / n, dead, mean, std, threshold))
+            found.append(ActivityResult(cns, cns / n, cas, cas / n, cds, cds / n, dead, *kept, threshold))
         return tuple(found)
 
 

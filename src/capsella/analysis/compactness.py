@@ -25,11 +25,16 @@ class Compactness:
 
     def __init__(self, *, direction: str = "forward", reduction: str = "sum", log_base: float = math.e) -> None:
         self._options = {"direction": direction, "reduction": reduction, "log_base": log_base}
+        # options are looked at now, not with the first batch.
+        compactness(torch.zeros(1, 1), **self._options)  # type: ignore[arg-type]
         self._scores: list[Tensor] = []
 
     def update(self, vectors: Tensor) -> None:
         """Add the vectors [N, …, steps, D] of N images."""
-        self._scores.append(compactness(vectors, **self._options))  # type: ignore[arg-type]
+        scores = compactness(vectors, **self._options)  # type: ignore[arg-type]
+        if not scores.ndim:
+            raise ValueError(f"vectors has shape {list(vectors.shape)}; expected [N, ..., steps, D]")
+        self._scores.append(scores)
 
     def compute(self) -> Tensor:
         """Return what ``compactness`` gives for all batches at once."""
@@ -66,4 +71,4 @@ def compactness(vectors: Tensor, *, direction: str = "forward", reduction: str =
     share = variance / total
     terms = torch.special.xlogy(share, share * D) if direction == "forward" else -(share * D).log() / D
     score = terms.sum(dim=-1) if reduction == "sum" else terms.mean(dim=-1)
-    return torch.where(total[..., 0] > 0, score / math.log(log_base), 0.0)
+    return torch.where(total[..., 0] > 0, score / math.log(log_base), 0.0).to(vectors.dtype)

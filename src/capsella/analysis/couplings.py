@@ -42,9 +42,15 @@ class Dynamics:
 
 
 class RoutingDynamics:
-    """Streams ``routing_dynamics``: ``update(couplings)`` with each batch [N, I, J]; which are alive is said at the end."""
+    """Streams ``routing_dynamics``: ``update(couplings)`` with each batch [N, I, J].
 
-    def __init__(self) -> None:
+    Args:
+        alive: as there; what is alive is often known at the end only, and may be said to ``compute`` instead.
+        alive_sources: as there.
+    """
+
+    def __init__(self, *, alive: Tensor | None = None, alive_sources: Tensor | None = None) -> None:
+        self._alive, self._alive_sources = alive, alive_sources
         self._moments = Moments()
 
     def update(self, couplings: Tensor) -> None:
@@ -56,13 +62,15 @@ class RoutingDynamics:
         """Return what ``routing_dynamics`` gives for all batches at once."""
         std = self._moments.std  # [I, J]
         I, J = std.shape
-        live = _mask(alive, J, "alive").to(std.device)
-        sources = _mask(alive_sources, I, "alive_sources").to(std.device)
+        live = _mask(self._alive if alive is None else alive, J, "alive").to(std.device)
+        chosen = self._alive_sources if alive_sources is None else alive_sources
+        sources = _mask(chosen, I, "alive_sources").to(std.device)
         n = int(live.sum())
         dyr = std.new_full((I,), math.nan) if n < 2 else std[:, live].mean(dim=1) / math.sqrt((1 - 1 / n) / n)
         dys = n * dyr
         # of no live source there is no mean: NaN, as torch says.
-        return Dynamics(dyr, dys, float(dyr[sources].mean()), float(dys[sources].mean()), n)
+        means = float(dyr[sources].mean()), float(dys[sources].mean())
+        return Dynamics(dyr.to(self._moments.dtype), dys.to(self._moments.dtype), *means, n)
 
 
 def routing_dynamics(couplings: Tensor, *, alive: Tensor | None = None, alive_sources: Tensor | None = None) -> Dynamics:
@@ -101,7 +109,7 @@ class CouplingEntropy:
     """Streams ``coupling_entropy``."""
 
     def __init__(self) -> None:
-        self._moments = Moments()
+        self._moments, self._dtype = Moments(), torch.float64
 
     def update(self, couplings: Tensor) -> None:
         """Add the couplings [N, I, J] of N images."""
@@ -110,11 +118,12 @@ class CouplingEntropy:
         entropy = torch.special.entr(wide).sum(dim=-1) / (math.log(J) if J > 1 else math.nan)  # [N, I]
         shares = (wide >= 0).all(dim=-1) & ((wide.sum(dim=-1) - 1).abs() < 1e-2)
         self._moments.update(torch.where(shares, entropy, math.nan))
+        self._dtype = couplings.dtype
 
     def compute(self) -> Entropy:
         """Return what ``coupling_entropy`` gives for all batches at once."""
         mean = self._moments.mean
-        return Entropy(mean, float(mean.mean()))
+        return Entropy(mean.to(self._dtype), float(mean.mean()))
 
 
 def coupling_entropy(couplings: Tensor) -> Entropy:
@@ -133,19 +142,23 @@ class CouplingChange:
     """Streams ``coupling_change``: ``update(trace)`` with each batch."""
 
     def __init__(self) -> None:
-        self._moments = Moments()
+        self._moments, self._dtype = Moments(), torch.float64
 
     def update(self, trace: Sequence[Tensor]) -> None:
         """Add the couplings of every iteration, T tensors [N, I, J]."""
+        if not trace:
+            raise ValueError("trace is empty; expected the couplings [N, I, J] of at least one iteration")
+        sizes = dict(zip("NIJ", trace[0].shape, strict=False))
         for couplings in trace:
-            dims(couplings, "N I J", name="trace")
+            dims(couplings, "N I J", name="trace", **sizes)
+        self._dtype = trace[0].dtype
         wide = [couplings.detach().to(torch.float64) for couplings in trace]
         moved = [(after - before).abs().sum(dim=-1).mean(dim=-1) / 2 for before, after in itertools.pairwise(wide)]
         self._moments.update(torch.stack(moved, dim=1) if moved else wide[0].new_zeros(len(wide[0]), 0))
 
     def compute(self) -> Tensor:
         """Return what ``coupling_change`` gives for all batches at once."""
-        return self._moments.mean
+        return self._moments.mean.to(self._dtype)
 
 
 def coupling_change(trace: Sequence[Tensor]) -> Tensor:

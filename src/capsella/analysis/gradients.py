@@ -7,14 +7,15 @@ gradient of u_i passes through W_ij. A capsule that is near zero moves its weigh
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from capsella import functional as F
 from capsella.analysis.layers import Route, routing_layers, tapped
-from capsella.models import Prediction, as_prediction
+from capsella.functional import length
+from capsella.models import Prediction, as_prediction, evaluating
 from capsella.nn import RoutingLayer
 from capsella.routing import Routed
 
@@ -59,17 +60,27 @@ def gradient_norms(model: nn.Module, images: Tensor, targets: Tensor, *, loss: L
 
     def tap(name: str, layer: RoutingLayer, poses: Tensor, activations: Tensor | None, route: Route) -> Routed:
         # a leaf of its own where nothing below is learned.
-        lower[name] = poses if poses.requires_grad else poses.requires_grad_()
+        lower[name] = poses if poses.requires_grad else poses.detach().requires_grad_()
         result = route(lower[name], activations)
         upper[name] = result.poses
-        return result
+        # in half precision poses are rounded copies beside the path to the lengths.
+        return result if layer.algorithm.needs_activations else replace(result, activations=length(result.poses))
 
-    with torch.enable_grad(), tapped(model, tap):
-        value = loss(as_prediction(model(images)), targets)
-    names = [name for name in layers if name in lower]
-    # scores may come from activations alone, as EM's do: the poses above then have no gradient.
-    asked = [*(lower[n] for n in names), *(upper[n] for n in names), *(layers[n].weight for n in names)]
-    found = torch.autograd.grad(value, asked, allow_unused=True)
+    frozen = [layer.weight for layer in layers.values() if not layer.weight.requires_grad]
+    try:
+        for weight in frozen:
+            weight.requires_grad_(True)
+        with evaluating(model), torch.enable_grad(), tapped(model, tap):
+            value = loss(as_prediction(model(images)), targets)
+        names = [name for name in layers if name in lower]
+        if not names:
+            raise ValueError("model has no routing layer that ran; expected a network with capsella's capsule layers")
+        asked = [*(lower[n] for n in names), *(upper[n] for n in names), *(layers[n].weight for n in names)]
+        # scores may come from activations alone, as EM's do: the poses above then have no gradient.
+        found = torch.autograd.grad(value, asked, allow_unused=True)
+    finally:
+        for weight in frozen:
+            weight.requires_grad_(False)
     kept = [torch.zeros_like(x) if g is None else g for x, g in zip(asked, found, strict=True)]
     n, B = len(names), len(images)
     return [
@@ -104,7 +115,9 @@ class Revivals:
 
     def update(self, dead: Tensor) -> None:
         """Add the next reading: boolean [M], which capsules are dead."""
-        dead = dead.detach().cpu()
+        if not isinstance(dead, Tensor):
+            raise TypeError(f"dead has type {type(dead).__name__}; expected a tensor of torch.bool")
+        dead = dead.detach().cpu().clone()
         if dead.dtype != torch.bool or dead.ndim != 1 or (self._before is not None and dead.shape != self._before.shape):
             expected = "M" if self._before is None else len(self._before)
             raise ValueError(f"dead is {dead.dtype} {list(dead.shape)}; expected torch.bool [{expected}]")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from capsella.errors import unknown_name
 from capsella.functional import length
+from capsella.models import evaluating
 from capsella.nn import RoutingLayer
 from capsella.routing import Routed
 from capsella.shapes import dims
@@ -74,14 +75,18 @@ def tapped(model: nn.Module, tap: Tap, *, trace: bool = False) -> Iterator[None]
 
     wanted = trace
     wrapped = {name: wrap(name, layer) for name, layer in layers.items()}
+    # a tap within a tap wraps it, and leaves it where it was.
+    before = {name: layer.__dict__.get("_route") for name, layer in layers.items()}
     try:
         for name, layer in layers.items():
             # in the object's own dict, before the method of its class.
             object.__setattr__(layer, "_route", wrapped[name])
         yield
     finally:
-        for layer in layers.values():
+        for name, layer in layers.items():
             layer.__dict__.pop("_route", None)
+            if before[name] is not None:
+                object.__setattr__(layer, "_route", before[name])
 
 
 def routing_layers(model: nn.Module) -> dict[str, RoutingLayer]:
@@ -188,13 +193,18 @@ def seen_layer(
     _, J, _ = dims(poses, "B J D", name="poses", B=B)
     if couplings is not None:
         dims(couplings, "B I J", name="couplings", B=B, I=I, J=J)
+    for name, given, size in (("activations", activations, J), ("lower_activations", lower_activations, I)):
+        if given is not None:
+            dims(given, "B M", name=name, B=B, M=size)
+    for each in trace or ():
+        dims(each, "B I J", name="trace", B=B, I=I, J=J)
     below = length(lower) if lower_activations is None else lower_activations
     above = length(poses) if activations is None else activations
     return Seen("", lower, below, poses, above, couplings, trace)
 
 
 def observe(model: nn.Module, images: Tensor, *, adapter: Adapter | None = None, trace: bool = False) -> tuple[Any, list[Seen]]:
-    """Run ``model`` on images; return what it returned and what its capsule layers did, lowest first.
+    """Run ``model`` on images, in evaluation mode; return what it returned and what its capsule layers did, lowest first.
 
     Args:
         model: with capsella's layers, or any that ``adapter`` knows.
@@ -209,7 +219,7 @@ def observe(model: nn.Module, images: Tensor, *, adapter: Adapter | None = None,
         [(2, 72, 10)]
     """
     seen: list[Seen] = []
-    with (adapter or OwnLayers()).watching(model, seen, trace=trace):
+    with evaluating(model), (adapter or OwnLayers()).watching(model, seen, trace=trace):
         output = model(images)
     if not seen:
         raise ValueError("model has no capsule layer that ran; expected capsella's layers, or an adapter (ForeignLayers)")

@@ -11,6 +11,10 @@ class Moments:
 
     Sums are float64, and no batch is kept: what is held has the shape of one sample.
 
+    Attributes:
+        count: samples so far.
+        dtype: of the first batch, for results that should have the type of what they were made of.
+
     Example:
         >>> moments = Moments()
         >>> for batch in (torch.tensor([1.0, 2.0]), torch.tensor([6.0])):
@@ -21,11 +25,14 @@ class Moments:
 
     def __init__(self) -> None:
         self.count = 0
+        self.dtype = torch.float64
         self._mean: Tensor | None = None
         self._squares: Tensor | None = None
 
     def update(self, values: Tensor) -> None:
         """Add [N, …]."""
+        if not self.count:
+            self.dtype = values.dtype
         values = values.detach().to(torch.float64)
         new = len(values)
         if not new:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from capsella.analysis.layers import Route, tapped
-from capsella.models import as_prediction
+from capsella.models import as_prediction, evaluating
 from capsella.nn import RoutingLayer
 from capsella.routing import Routed
 from capsella.shapes import check_floating
@@ -23,15 +24,16 @@ class NegationGap:
     """Streams ``negation_gap``: ``update(x)`` with each batch."""
 
     def __init__(self, fn: Callable[[Tensor], Any]) -> None:
-        self._fn, self._gap = fn, 0.0
+        self._fn, self._gaps = fn, [0.0]
 
     def update(self, x: Tensor) -> None:
         """Compare a batch with its negative."""
-        self._gap = max(self._gap, negation_gap(self._fn, x))
+        self._gaps.append(negation_gap(self._fn, x))
 
     def compute(self) -> float:
         """Return what ``negation_gap`` gives for all batches at once."""
-        return self._gap
+        # torch's maximum, unlike Python's, does not lose what is no number.
+        return float(torch.tensor(self._gaps, dtype=torch.float64).max())
 
 
 def negation_gap(fn: Callable[[Tensor], Any], x: Tensor) -> float:
@@ -47,12 +49,21 @@ def negation_gap(fn: Callable[[Tensor], Any], x: Tensor) -> float:
         0.0
     """
     check_floating(x, name="x")
-    there, back = (as_prediction(fn(each)).scores.detach() for each in (x, -x))
+    there, back = (_scores(fn(each)).detach() for each in (x, -x))
     return float((there - back).abs().max()) if there.numel() else 0.0
+
+
+def _scores(output: Any) -> Tensor:
+    """Return scores in the type that they have; ``as_prediction`` would round them to float32."""
+    as_prediction(output)
+    scores: Tensor = output if isinstance(output, Tensor) else output.scores
+    return scores
 
 
 def negated(model: nn.Module, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """Return the activations [B, J] of every routing layer, for the primary capsules as they are and for their negative.
+
+    Convolutions have their windows folded into B.
 
     Args:
         model: any network with capsella's routing layers; its lowest one is where the poses are negated.
@@ -67,7 +78,7 @@ def negated(model: nn.Module, images: Tensor) -> tuple[list[Tensor], list[Tensor
             found.append(result.activations.detach())
             return result
 
-        with tapped(model, tap):
+        with evaluating(model), tapped(model, tap):
             model(images)
         return found
 

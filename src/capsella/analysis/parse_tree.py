@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from capsella.analysis.activity import Activity
 from capsella.analysis.layers import Adapter, Seen, observe
 from capsella.analysis.moments import Moments
-from capsella.models import as_prediction, evaluating
+from capsella.models import as_prediction
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,8 +130,7 @@ def parse_trees(model: nn.Module, images: Tensor, *, adapter: Adapter | None = N
         >>> [len(layer) for layer in tree.activations]
         [16, 16, 16, 16, 10]
     """
-    with evaluating(model):
-        output, seen = observe(model, images, adapter=adapter)
+    output, seen = observe(model, images, adapter=adapter)
     return trees_of(output, seen)
 
 

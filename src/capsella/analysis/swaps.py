@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from capsella import routing as R
@@ -18,7 +17,7 @@ from capsella.routing import Routed
 from capsella.routing.em import em_given
 
 WAYS = ("own", "uniform", "other")
-"""Couplings as they are; 1/J for all; those of the next image of the batch."""
+"""Couplings as they are; the same for all; those of the image half a batch away."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,9 @@ class RoutingSwaps:
 
     def compute(self) -> RoutingMatters:
         """Return what ``routing_matters`` gives for all batches at once."""
-        shares = {way: self._right[way] / max(1, self._images) for way in WAYS}
+        if not self._images:
+            raise ValueError("nothing has been seen yet; call update() with at least two images first")
+        shares = {way: self._right[way] / self._images for way in WAYS}
         return RoutingMatters(**shares, images=self._images)
 
 
@@ -93,8 +94,8 @@ class _Swap:
             # 1/J for normalised couplings; learned ones of any sign keep their scale.
             couplings = own.mean(dim=(1, 2), keepdim=True).expand_as(own)
         else:
-            # windows of an image stay together.
-            couplings = own.roll(len(own) // self.images, dims=0)
+            # windows of an image stay together; neighbours may be of one class, in sets that are sorted.
+            couplings = own.roll(len(own) // self.images * (self.images // 2), dims=0)
         return route_with(layer, poses, activations, couplings)
 
 
@@ -119,9 +120,3 @@ def route_with(layer: RoutingLayer, poses: Tensor, activations: Tensor | None, c
     above = result.poses.relu()
     above = apply_squash(above, kind=kind) if layer.relu == "before" else above
     return Routed(above, length(above), result.couplings)
-
-
-def accuracy(model: nn.Module, images: Tensor, targets: Tensor) -> float:
-    """Return the share of images whose class has the highest score."""
-    with evaluating(model):
-        return float((as_prediction(model(images)).scores.argmax(dim=1) == targets).to(torch.float64).mean())

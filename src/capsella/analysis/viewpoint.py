@@ -11,12 +11,15 @@ correlation lies above that.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from capsella.analysis.moments import Moments
 from capsella.data.transforms import affine_matrix, warp
 from capsella.errors import check_choice, check_number
+from capsella.functional import widen
 from capsella.shapes import dims
 
 VIEWS: dict[str, tuple[float, ...]] = {
@@ -33,11 +36,13 @@ class ViewpointCorrelation:
 
     def __init__(self) -> None:
         self._a, self._b, self._both = Moments(), Moments(), Moments()
+        self._dtype = torch.float64
 
     def update(self, norms_a: Tensor, norms_b: Tensor) -> None:
         """Add the capsules' lengths [N, M] for N images and for their changed views."""
         N, M = dims(norms_a, "N M", name="norms_a")
         dims(norms_b, "N M", name="norms_b", N=N, M=M)
+        self._dtype = norms_a.dtype
         a, b = norms_a.detach().to(torch.float64), norms_b.detach().to(torch.float64)
         self._a.update(a)
         self._b.update(b)
@@ -45,11 +50,11 @@ class ViewpointCorrelation:
 
     def compute(self) -> Tensor:
         """Return what ``viewpoint_correlation`` gives for all batches at once."""
-        return self._both.mean / self._scale()
+        return (self._both.mean / self._scale()).to(self._dtype)
 
     def chance(self) -> Tensor:
         """Return what ``chance_correlation`` gives for all batches at once."""
-        return self._a.mean * self._b.mean / self._scale()
+        return (self._a.mean * self._b.mean / self._scale()).to(self._dtype)
 
     def _scale(self) -> Tensor:
         return (self._a.mean_square * self._b.mean_square).sqrt()
@@ -88,12 +93,17 @@ def seen_from(images: Tensor, view: str, amount: float) -> Tensor:
     """
     dims(images, "B C H W", name="images")
     check_choice("view", view, tuple(VIEWS))
-    check_number("amount", amount)
+    check_number("amount", amount, above=0 if view == "scale" else None)
+    if not math.isfinite(amount):
+        raise ValueError(f"amount={amount} is not finite; expected a number")
     B, _, H, W = images.shape
+    # where pixels come from takes more digits than half precision has.
+    images, dtype = widen(images), images.dtype
     zero, one = images.new_zeros(B), images.new_ones(B)
     turn = one * amount if view == "rotation" else zero
     lean = (one * amount).deg2rad().tan() if view == "shear" else zero
     scale = one * amount if view == "scale" else one
     middle = images.new_tensor([(W - 1) / 2, (H - 1) / 2])
     moved = images.new_tensor([amount, 0.0]) if view == "translation" else 0.0
-    return warp(images, affine_matrix(turn, lean, scale, scale), size=(H, W), target=(middle + moved).expand(B, 2))
+    target = (middle + moved).expand(B, 2)
+    return warp(images, affine_matrix(turn, lean, scale, scale), size=(H, W), target=target).to(dtype)

@@ -32,7 +32,7 @@ def evaluate(
 
         check_count("batch_size", batch_size)
         loaded = Run.load(run)
-        split_data = _load(loaded.config, data, split, key_values(option or []), root)
+        split_data = load_for(loaded.config, data, split, key_values(option or []), root)
         found = loaded.evaluate(split_data, batch_size=batch_size, device=device)
     if as_json:
         typer.echo(json.dumps({"run": str(run), "data": split_data.name, "split": split, **found.as_dict()}, indent=1))
@@ -40,7 +40,7 @@ def evaluate(
     _show(Console(highlight=False), found, split_data)
 
 
-def _load(config: dict[str, Any], name: str | None, split: str, options: dict[str, Any], root: Path | None) -> Any:
+def load_for(config: dict[str, Any], name: str | None, split: str, options: dict[str, Any], root: Path | None) -> Any:
     """Load what to evaluate on, by default what the run's own options say of its own set."""
     from capsella.data import list_data, load_data
 

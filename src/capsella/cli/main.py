@@ -11,6 +11,7 @@ from capsella import __version__
 from capsella.cli.bench import bench
 from capsella.cli.compare import compare
 from capsella.cli.data import data
+from capsella.cli.doctor import doctor
 from capsella.cli.evaluate import evaluate
 from capsella.cli.export import export
 from capsella.cli.info import info
@@ -37,7 +38,7 @@ def options(
     """Capsule networks in PyTorch: train them, measure them, and every model of five papers by name."""
 
 
-for verb in (quickstart, train, evaluate, predict, compare, export, info):
+for verb in (quickstart, train, evaluate, doctor, predict, compare, export, info):
     app.command()(verb)
 app.add_typer(data)
 app.add_typer(bench)

@@ -47,6 +47,10 @@ def train(
     target_accuracy: Annotated[
         float | None, typer.Option(help="Stop after the first epoch that reaches it.", rich_help_panel=_HOW)
     ] = None,
+    watch: Annotated[
+        int | None,
+        typer.Option(help="Steps between looks at the health of the capsule layers; 0 never (0).", rich_help_panel=_HOW),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights and samples (0).", rich_help_panel=_HOW)] = None,
     seeds: Annotated[
         int | None,
@@ -110,6 +114,7 @@ def train(
         "schedule": schedule,
         "loss": loss,
         "target_accuracy": target_accuracy,
+        "watch": watch,
         "seed": seed,
         "precision": precision,
         "fast": fast,

@@ -73,6 +73,7 @@ def curves(
     y_label: str,
     is_share: bool = False,
     is_log: bool = False,
+    is_counted: bool = False,
     width: float = 4.8,
 ) -> str:
     """Draw lines with their spreads.
@@ -84,6 +85,7 @@ def curves(
         y_label: beside it.
         is_share: values from 0 to 1, which are written as percentages.
         is_log: a logarithmic axis, where all values are above zero.
+        is_counted: places are whole numbers; each is marked.
         width: in inches; the height is 0.62 of it.
 
     Returns:
@@ -95,7 +97,14 @@ def curves(
         for k, one in enumerate(series):
             colour = PALETTE[k % len(PALETTE)]
             x, y = array(one.x, "n", name="x"), array(one.y, "n", name="y", n=len(one.x))
-            axes.plot(x, y, color=colour, linestyle=_DASHES[k % len(_DASHES)], marker="o" if len(x) == 1 else "", label=" ")
+            axes.plot(
+                x,
+                y,
+                color=colour,
+                linestyle=_DASHES[k % len(_DASHES)],
+                marker="o" if len(x) == 1 or is_counted else "",
+                label=" ",
+            )
             if one.spread is not None:
                 spread = array(one.spread, "n", name="spread", n=len(one.x))
                 axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.18, linewidth=0)
@@ -103,6 +112,8 @@ def curves(
         axes.grid(True)
         axes.locator_params(nbins=6)
         axes.xaxis.set_major_formatter(lambda value, _: _short(value))
+        if is_counted:
+            axes.set_xticks(sorted({place for one in series for place in one.x}))
         if is_share:
             low, high = axes.get_ylim()
             axes.set_ylim(max(low, -0.02), min(high, 1.02))

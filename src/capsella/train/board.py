@@ -28,7 +28,7 @@ class Board:
         if event["event"] == "start":
             # not before: a run that cannot begin leaves no folder. What a run that goes on will write again is taken back.
             self._writer = self._open(str(self._folder), purge_step=event["from_step"] + 1 if event["from_step"] else None)
-        elif event["event"] in ("log", "epoch"):
+        elif event["event"] in ("log", "epoch", "watch"):
             for name, value in event.items():
                 if isinstance(value, int | float) and name not in ("step", "event"):
                     self._writer.add_scalar(f"{event['event']}/{name}", value, event["step"])

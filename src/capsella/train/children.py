@@ -67,7 +67,7 @@ class Standing:
         folder: where it lies.
         step: that its metrics say last; 0 while they say nothing.
         steps: at which it ends at the latest; 0 while that is not known.
-        event: the last line of its metrics, None while there is none.
+        event: the last line of its metrics that is no look at its layers, None while there is none.
     """
 
     plan: Plan
@@ -152,11 +152,12 @@ def _last_step(config: dict[str, Any]) -> int:
 
 
 def _last_event(metrics: Path) -> Event | None:
-    """Return the last whole line of a file that another process is writing to."""
+    """Return the last whole line of a file that another process is writing to, but for what it says of single layers."""
     try:
         with metrics.open("rb") as file:
-            file.seek(max(0, metrics.stat().st_size - 4096))
-            lines = file.read().split(b"\n")[:-1]
+            # a deep net's layers take some thousand characters.
+            file.seek(max(0, metrics.stat().st_size - 65536))
+            lines = [line for line in file.read().split(b"\n")[:-1] if b'"event": "watch"' not in line]
         event = json.loads(lines[-1])
     except (OSError, ValueError, IndexError):
         return None

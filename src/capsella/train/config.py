@@ -29,7 +29,7 @@ COUPLING_OPTIMISERS = ("adam", "ascent")
 
 # what may differ when a run is resumed: when it stops and how it is watched, not what it computes.
 END = ("epochs", "steps")
-FREE_ON_RESUME = ("target_accuracy", "log_every", "checkpoint_seconds", "device", "devices", "nodes")
+FREE_ON_RESUME = ("target_accuracy", "log_every", "watch", "checkpoint_seconds", "device", "devices", "nodes")
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class TrainConfig:
         devices: processes on this machine, one device each.
         nodes: machines; more than one is started by torchrun.
         log_every: steps between readings of loss and accuracy.
+        watch: steps between looks at the health of the capsule layers on a fixed probe; 0 never looks.
         checkpoint_seconds: a checkpoint is written when the last one is older than this, and at the end.
     """
 
@@ -119,13 +120,14 @@ class TrainConfig:
     devices: int = 1
     nodes: int = 1
     log_every: int = 50
+    watch: int = 0
     checkpoint_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "weight_steps", "devices", "nodes", "log_every"):
             check_count(name, getattr(self, name))
-        check_count("coupling_steps", self.coupling_steps, least=0)
-        check_count("seed", self.seed, least=0)
+        for name in ("coupling_steps", "seed", "watch"):
+            check_count(name, getattr(self, name), least=0)
         if self.seed >= _SEEDS:
             raise ValueError(f"seed={self.seed!r} is too large; expected an int below 2**53, which every JSON reader can hold")
         if self.steps is not None:

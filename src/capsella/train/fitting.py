@@ -29,6 +29,7 @@ from capsella.train.progress import Progress
 from capsella.train.record import Event, Listener, MetricsFile, as_json, describe_data, environment, read_events, write_json
 from capsella.train.run import Run, describe_model
 from capsella.train.signals import Interrupted
+from capsella.train.watch import check_watch
 
 
 def fit(
@@ -329,6 +330,7 @@ def _check_fit(
             raise ValueError(f"model has num_classes={model.num_classes}; {data.name} has {data.num_classes}")
     else:
         _check_scores(model, data)
+    check_watch(model, config.watch)
     if config.target_accuracy is not None and validation is None:
         raise ValueError(f"target_accuracy={config.target_accuracy} needs validation data to be measured on")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from capsella.data import Batch, ImageData
 from capsella.train import turns
@@ -33,6 +33,7 @@ from capsella.train.record import Event, Listener
 from capsella.train.signals import Interrupted, StopWish
 from capsella.train.state import put_state, take_state
 from capsella.train.step import BadStep, Stepper
+from capsella.train.watch import look, probe_of
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class Trainer:
         self.couplings = Couplings(model, config, data.num_classes)
         model.train()
         self.stepper = Stepper(fabric, model, config, loss)
+        self.probe = probe_of(data, validation, self.stepper.device) if config.watch else None
         self.share = (fabric.global_rank, fabric.world_size)
         self.at = Position()
         self.per_epoch = len(data.batches(config.batch_size))
@@ -114,6 +116,8 @@ class Trainer:
                 self._step(batch)
                 if self.at.step % self.config.log_every == 0:
                     self._log()
+                if self.probe is not None and self.at.step % self.config.watch == 0:
+                    self._watch(self.probe)
                 # before a checkpoint, so that what one holds and what metrics.jsonl says up to its step are the same.
                 if self.at.batch == self.per_epoch:
                     self._end_epoch()
@@ -245,6 +249,12 @@ class Trainer:
             }
         )
         self._restart_window()
+
+    def _watch(self, probe: Tensor) -> None:
+        """Look at the capsule layers; all processes do, since none would be on its way before the first one is."""
+        found, self.at.watched = self.with_room(lambda: look(self.model, probe, self.at.watched, context=self.fabric.autocast))
+        epoch = self.at.epoch + self.at.batch / self.per_epoch
+        self.say({"event": "watch", "step": self.at.step, "epoch": epoch, "images": self.at.images, **found})
 
     def say(self, event: Event) -> None:
         """Tell the listeners, if this is the first process."""

@@ -18,6 +18,7 @@ class Position:
         seconds: time in training so far, validation and checkpoints included.
         history: one entry per finished epoch.
         epoch_sums: of the present pass: loss · images, right answers, images.
+        watched: of every capsule layer, what the last look at its health left to be compared with the next.
     """
 
     epoch: int = 0
@@ -27,3 +28,4 @@ class Position:
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
     epoch_sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    watched: list[dict[str, Any]] = field(default_factory=list)

@@ -21,6 +21,7 @@ class Progress:
         self._task: Any = None
         self._epochs = self._steps = 1
         self._said_at = 0.0
+        self._dead: dict[str, int] = {}
 
     def __call__(self, event: Event) -> None:
         """Show an event."""
@@ -33,6 +34,8 @@ class Progress:
             self._log(event)
         elif kind == "epoch":
             self._epoch(event)
+        elif kind == "watch":
+            self._watch(event)
         elif kind == "end":
             self.close()
 
@@ -92,6 +95,18 @@ class Progress:
             f"epoch {event['epoch']:.4g}/{self._epochs}: loss {event['loss']:.4f}, accuracy {event['accuracy']:.2%}{checked}, "
             f"{event['seconds']:.0f} s"
         )
+
+    def _watch(self, event: Event) -> None:
+        """Say where more capsules are dead than at the look before."""
+        news = []
+        for name in [key.removesuffix("/dead") for key in event if key.endswith("/dead")]:
+            capsules = event[f"{name}/capsules"]
+            dead = round(event[f"{name}/dead"] * capsules)
+            if dead > self._dead.get(name, 0):
+                news.append(f"{name.replace('layer', 'layer ')}: {dead:,} of {capsules:,}")
+            self._dead[name] = dead
+        if news:
+            self._say(f"step {event['step']:,}: {', '.join(news)} capsules are dead")
 
     def _say(self, line: str) -> None:
         self._said_at = time.monotonic()

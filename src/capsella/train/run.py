@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +84,8 @@ class Run:
 
     def evaluate(self, data: ImageData, *, batch_size: int = 256, device: torch.device | str | None = None) -> Evaluation:
         """Measure the network on a split, on another device than its own if one is named."""
-        home = next(self.model.parameters()).device
-        try:
-            if device is not None:
-                _move(self.model, device)
+        with moved_to(self.model, device):
             return evaluate(self.model, data, batch_size=batch_size, device=device)
-        finally:
-            self.model.to(home)
 
     def predict(self, images: Tensor) -> Prediction:
         """Run the network on images that are normalised as the training data were."""
@@ -131,6 +128,18 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
     if isinstance(config, dict) and "name" in config:
         return dict(config)
     return {"class": f"{type(model).__module__}.{type(model).__qualname__}"}
+
+
+@contextlib.contextmanager
+def moved_to(model: nn.Module, device: torch.device | str | None) -> Iterator[None]:
+    """Put a model on another device for a while; None leaves it where it is."""
+    home = next(model.parameters()).device
+    try:
+        if device is not None:
+            _move(model, device)
+        yield
+    finally:
+        model.to(home)
 
 
 def _move(model: nn.Module, device: torch.device | str) -> None:

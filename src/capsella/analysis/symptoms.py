@@ -1,0 +1,240 @@
+"""From figures to words: which figures are a symptom, what the papers had, and what to try."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from capsella.errors import unknown_name
+
+GUIDE = "docs/doctor.md"
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """One thing that is wrong.
+
+    Attributes:
+        key: what it is, one of ``SYMPTOMS``.
+        layer: number of the layer, primary capsules being 1; None for the whole network.
+        figure: that it rests on.
+        says: the verdict in words.
+        papers: what the papers had, in a sick net and in a healthy one.
+        tries: what to try, most promising first.
+        link: to the section that explains it.
+        is_note: whether it is worth knowing rather than a disease.
+    """
+
+    key: str
+    layer: int | None
+    figure: float
+    says: str
+    papers: str
+    tries: tuple[str, ...]
+    link: str
+    is_note: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything, as JSON can hold it."""
+        return {**vars(self), "tries": list(self.tries)}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of symptom: its bound, and what is said of it wherever it is found."""
+
+    title: str
+    papers: str
+    tries: tuple[str, ...]
+    section: str
+    is_note: bool = False
+
+    def found(self, key: str, layer: int | None, figure: float, says: str) -> Symptom:
+        """Return the symptom for one layer."""
+        return Symptom(key, layer, figure, says, self.papers, self.tries, f"{GUIDE}#{self.section}", self.is_note)
+
+
+_BIAS = "a bias on every routing layer (bias=True)"
+_START = "a length-preserving start (init.length_preserving_)"
+_TRAINABLE = "trainable couplings (routing='trainable')"
+_FEWER = "fewer capsule layers"
+_UNIFORM = "uniform routing (routing='uniform'): as good, and cheaper"
+
+SYMPTOMS: dict[str, Kind] = {
+    "dead": Kind(
+        "dead capsules",
+        "mitterreiter2023, Table 2: 0, 7, 56, 63 and 0 % of the capsules in layers 1 to 5; a healthy net has none",
+        (_START, _BIAS, _FEWER, _TRAINABLE),
+        "dead-capsules",
+    ),
+    "static": Kind(
+        "static routing",
+        "mitterreiter2023, Table 1: dyr 0.25 to 0.38 in a sick net; perfect routing has 1, couplings that never change 0",
+        (_UNIFORM, "more routing iterations (num_iters)", _TRAINABLE),
+        "static-routing",
+    ),
+    "uniform": Kind(
+        "couplings that are all alike",
+        "mitterreiter2023: uniform couplings classify as well as routed ones; a parse tree needs each capsule to choose",
+        ("longer votes: " + _START, "more routing iterations (num_iters)", _UNIFORM),
+        "uniform-couplings",
+    ),
+    "blind": Kind(
+        "x and −x are one",
+        "peer2022, Table 1: signs of numbers 49.6 and 49.4 % right without a bias, 99.7 and 99.8 % with one (agreement, EM)",
+        (_BIAS,),
+        "negation",
+    ),
+    "moved": Kind(
+        "no viewpoint invariance",
+        "mitterreiter2023, Figure 4: correlations fall with growing transformations in all layers; invariant capsules keep 1",
+        ("training on transformed images (--augment)", "more data", "a ConvNet trunk that pools"),
+        "viewpoint",
+    ),
+    "starved": Kind(
+        "capsules that the loss does not reach",
+        "mitterreiter2023, Theorem 2: small capsules and small weights keep each other small; once dead, never active again",
+        (_START, _BIAS, _FEWER),
+        "starvation",
+    ),
+    "idle": Kind(
+        "routing that does not matter",
+        "gu2021, mitterreiter2023: uniform couplings do as well as routed ones; a net with a parse tree loses without its own",
+        (_UNIFORM, _TRAINABLE),
+        "does-routing-matter",
+    ),
+    "always": Kind(
+        "primary capsules that are always active",
+        "mitterreiter2023, Table 2: all 16 primary capsules active in every image, so that they say nothing of what is in it",
+        ("a smaller trunk", "a decoder (reconstruction)", "the sabour squash (squash='sabour')"),
+        "always-active",
+        is_note=True,
+    ),
+}
+"""Every kind of symptom, by key."""
+
+DEAD, STATIC, UNIFORM, BLIND, MOVED, STARVED, IDLE, ALWAYS = 0.05, 0.5, 0.99, 1e-4, 0.5, 0.1, 0.01, 0.99
+"""From where on a figure is a symptom; docs/doctor.md says why."""
+
+_SAME = 0.95
+
+
+def find_symptoms(record: Mapping[str, Any]) -> list[Symptom]:
+    """Return every symptom that a diagnosis' figures show, by layer and then for the whole network."""
+    found: list[Symptom] = []
+    layers: Sequence[Mapping[str, Any]] = record["layers"]
+    for number, layer in enumerate(layers, 1):
+        above = layers[number] if number < len(layers) else None
+        found += _of_layer(number, layer, above)
+    return found + _of_network(record)
+
+
+def _of_layer(number: int, layer: Mapping[str, Any], above: Mapping[str, Any] | None) -> list[Symptom]:
+    found = []
+
+    def add(key: str, figure: float, says: str) -> None:
+        found.append(SYMPTOMS[key].found(key, number, figure, f"layer {number}: {says}"))
+
+    if layer["cdr"] > DEAD:
+        add("dead", layer["cdr"], f"{layer['cds']} of {layer['capsules']} capsules are dead")
+    starved = layer["starved"]
+    if starved is not None and starved > STARVED and starved > layer["cdr"]:
+        count = round(starved * layer["capsules"])
+        add("starved", starved, f"the loss hardly reaches {count} of {layer['capsules']} capsules")
+    if number == 1 and layer["car"] > ALWAYS:
+        add("always", layer["car"], f"{layer['car']:.0%} of the primary capsules are active in an image")
+    if above is None:
+        return found
+    dyr, live = layer["dyr"], layer["live_targets"]
+    if layer["entropy"] is not None and layer["entropy"] > UNIFORM:
+        add("uniform", layer["entropy"], f"every capsule is coupled alike to all {layer['targets']} targets; nothing is routed")
+    elif dyr is not None and dyr < STATIC:
+        degree = "static" if dyr < 0.05 else "nearly static"
+        add("static", dyr, f"routing is {degree} ({layer['dys']:.1f} of {live} live targets)")
+    views = layer["viewpoint"]
+    worst = min((row for rows in views.values() for row in rows if row["is_mild"]), key=_kept, default=None)
+    if worst is not None and _kept(worst) < MOVED:
+        add(
+            "moved",
+            _kept(worst),
+            f"activations do not survive a {worst['says']} "
+            f"(correlation {worst['correlation']:.2f}, {worst['chance']:.2f} by chance)",
+        )
+    return found
+
+
+def _kept(row: Mapping[str, Any]) -> float:
+    """Return how much of what is above chance is kept: 1 for an invariant layer, 0 for one of chance."""
+    correlation, chance = row["correlation"], row["chance"]
+    if correlation is None or chance is None:
+        return 1.0
+    # of activations that are the same for all images nothing can be lost.
+    return 1.0 if chance > _SAME else (correlation - chance) / (1 - chance)
+
+
+def _of_network(record: Mapping[str, Any]) -> list[Symptom]:
+    found = []
+    gap = record["negation_gap"]
+    if gap is not None and gap < BLIND:
+        says = "this net cannot tell x from −x: its scores are the same for primary capsules and their negative"
+        found.append(SYMPTOMS["blind"].found("blind", None, gap, says))
+    swaps = record["routing_matters"]
+    if swaps is not None:
+        lost = swaps["own"] - swaps["uniform"]
+        if lost < IDLE:
+            says = (
+                f"routing adds nothing: {swaps['own']:.1%} right with its couplings, {swaps['uniform']:.1%} with uniform ones "
+                f"({swaps['other']:.1%} with those of other images)"
+            )
+            found.append(SYMPTOMS["idle"].found("idle", None, lost, says))
+    return found
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A bound on a figure of the whole network, such as ``dead>0.2``.
+
+    Attributes:
+        key: one of the summary's figures.
+        sign: ``<``, ``<=``, ``>`` or ``>=``.
+        bound: number.
+    """
+
+    key: str
+    sign: str
+    bound: float
+    holds: Callable[[float], bool] = field(compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.key}{self.sign}{self.bound:g}"
+
+
+_SIGNS: dict[str, Callable[[float, float], bool]] = {
+    "<=": lambda a, b: a <= b,
+    ">=": lambda a, b: a >= b,
+    "<": lambda a, b: a < b,
+    ">": lambda a, b: a > b,
+}
+
+
+def condition(text: str, known: Sequence[str]) -> Condition:
+    """Read a condition.
+
+    Example:
+        >>> condition("dead > 0.2", ["dead"]).holds(0.5)
+        True
+    """
+    match = re.fullmatch(r"\s*(\w+)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*", text)
+    try:
+        bound = float(match[3]) if match else math.nan
+    except ValueError:
+        bound = math.nan
+    if match is None or not math.isfinite(bound):
+        raise ValueError(f"fail-on={text!r} is no condition; expected one such as 'dead>0.2'")
+    if match[1] not in known:
+        raise ValueError(unknown_name("fail-on", match[1], known))
+    compare = _SIGNS[match[2]]
+    return Condition(match[1], match[2], bound, lambda value: compare(value, bound))

@@ -1,0 +1,118 @@
+"""The health of capsule layers while they learn: a few figures of a fixed probe, so that dying capsules are seen as they die.
+
+Nothing that the next step depends on is touched: no gradient, no module's mode, no running statistic, no random number. The
+network runs as it was written, beside the compiled step and its graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from capsella.analysis import Seen, activity, coupling_entropy, observe, routing_dynamics
+from capsella.analysis.layers import routing_layers
+from capsella.data import ImageData
+from capsella.models import evaluating
+
+PROBE = 64
+"""Images that are looked at; all of a split that has fewer."""
+
+Figures = dict[str, float]
+Life = dict[str, Any]
+"""What is kept of a layer from one look to the next, as JSON can hold it: ``dead``, which capsules are, and ``revivals``."""
+
+
+def check_watch(model: nn.Module, every: int) -> None:
+    """Raise ``ValueError`` where there is something to watch for and nothing to watch."""
+    if every and not routing_layers(model):
+        works = "expected watch=0, or a network with capsella's CapsuleLinear or CapsuleConv2d in it"
+        raise ValueError(f"watch={every} finds no capsule layer in this {type(model).__name__}; {works}")
+
+
+def probe_of(data: ImageData, validation: ImageData | None, device: torch.device) -> Tensor:
+    """Return the images that every look is at: of the validation data, else of the training data without augmentation."""
+    chosen = validation if validation is not None else ImageData(**{**vars(data), "training": False, "_made": {}})
+    count = min(PROBE, len(chosen))
+    # spread over the split: a set that is sorted by class has one class alone at its beginning.
+    return chosen.batch(torch.arange(count) * len(chosen) // count, device=device).images
+
+
+def figures_of(seen: Sequence[Seen], before: Sequence[Life] = ()) -> tuple[Figures, list[Life]]:
+    """Return the figures of a probe, and what to keep until the next one.
+
+    Args:
+        seen: what ``observe`` saw, lowest first.
+        before: what was kept of the look before; nothing at the first one.
+
+    Returns:
+        ``primary/…`` and ``layer1/…`` and so on, as docs/training.md lists them. What is no number (the dynamics among fewer
+        than two live capsules, the entropy of couplings that are no shares) is left out: JSON has no word for it.
+    """
+    below = activity(seen[0].lower_activations[..., None])
+    found = {"primary/capsules": len(below.dead), "primary/dead": below.cdr, "primary/length": below.cnm}
+    lives = []
+    for index, layer in enumerate(seen):
+        above = activity(layer.activations[..., None])
+        life = _lived(above.dead, before[index] if index < len(before) else None)
+        own = {"capsules": len(above.dead), "dead": above.cdr, "length": above.cnm, "active": above.car}
+        if layer.couplings is not None:
+            own["dyr"] = _dynamics(layer.couplings, ~above.dead, layer.windows)
+            own["entropy"] = coupling_entropy(layer.couplings).mean
+        own["revivals"] = life["revivals"]
+        found |= {f"layer{index + 1}/{name}": value for name, value in own.items()}
+        lives.append(life)
+    return {name: value for name, value in found.items() if math.isfinite(value)}, lives
+
+
+def _lived(dead: Tensor, before: Life | None) -> Life:
+    now = dead.nonzero().flatten().tolist()
+    if before is None:
+        return {"dead": now, "revivals": 0}
+    return {"dead": now, "revivals": before["revivals"] + len(set(before["dead"]) - set(now))}
+
+
+def _dynamics(couplings: Tensor, alive: Tensor, windows: int) -> float:
+    """Return dyr among live targets; of a convolution the mean over its windows, each of which has targets of its own."""
+    parts = rearrange(couplings, "b (l i) j -> l b i j", l=windows)
+    living = rearrange(alive, "(l j) -> l j", l=windows)
+    rates = [routing_dynamics(part, alive=targets).dyr_mean for part, targets in zip(parts, living, strict=True)]
+    known = [rate for rate in rates if not math.isnan(rate)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def look(
+    model: nn.Module,
+    images: Tensor,
+    before: Sequence[Life] = (),
+    *,
+    context: Callable[[], Any] = contextlib.nullcontext,
+) -> tuple[Figures, list[Life]]:
+    """Run a network once on the probe and leave it as it was; see ``figures_of``.
+
+    Args:
+        model: with capsella's routing layers.
+        images: the probe.
+        before: what was kept of the look before.
+        context: entered around the forward pass, for autocast.
+    """
+    with _undisturbed(images.device), evaluating(model):
+        with context():
+            _, seen = observe(model, images)
+        return figures_of(seen, before)
+
+
+@contextlib.contextmanager
+def _undisturbed(device: torch.device) -> Iterator[None]:
+    # a network that was compiled by its owner runs plain: what looks on is in the way of its guards, and it would be compiled
+    # again at every look. One that draws numbers in evaluation too would change the run by being looked at.
+    with (
+        torch.compiler.set_stance("force_eager"),
+        torch.random.fork_rng([device] if device.type == "cuda" else []),
+    ):
+        yield

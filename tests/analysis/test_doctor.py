@@ -1,0 +1,265 @@
+"""Nets with a known disease are diagnosed right, and a healthy one is not called sick."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import capsella
+from capsella.analysis import SYMPTOMS, Diagnosis, ForeignLayers, Seen, diagnose, seen_layer
+from capsella.analysis.doctor import FIGURES
+from capsella.analysis.symptoms import condition
+from capsella.models import Prediction
+from capsella.nn import CapsuleLinear
+from capsella.train import fit
+
+
+class Net(nn.Module):
+    """Reads images [B, 1, I, P] as I capsules of P values, and routes them."""
+
+    scores_are = "lengths"
+
+    def __init__(self, *layers: CapsuleLinear) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, images: Tensor) -> Prediction:
+        below: Any = images[:, 0]
+        for layer in self.layers:
+            below = layer(below)
+        return Prediction(below.activations, below.poses)
+
+
+def some_images(number: int = 40, *, capsules: int = 6, dim: int = 4) -> Tensor:
+    return torch.randn(number, 1, capsules, dim, generator=torch.Generator().manual_seed(0))
+
+
+def keys(found: Diagnosis) -> set[tuple[str, int | None]]:
+    return {(symptom.key, symptom.layer) for symptom in found.symptoms if not symptom.is_note}
+
+
+def healthy() -> tuple[Net, Tensor, Tensor]:
+    """A net whose couplings choose: without them the wrong capsule would be the longest.
+
+    Three capsules vote by numbers. Of an image of class 0 the first two vote 10 and 10 for capsule 0 and the third −12, and the
+    first votes 9 for capsule 1: the sums are 8 and 9. Routing sends the first two to capsule 0 and the third away.
+    """
+    layer = CapsuleLinear(3, 2, 2, 1, routing="agreement", bias=True)
+    right, wrong = torch.tensor([10.0, 10.0, -12.0]), torch.tensor([9.0, 0.0, 0.0])
+    with torch.no_grad():
+        layer.weight[:, :, 0, 0] = torch.stack([right, wrong], dim=1)
+        layer.weight[:, :, 1, 0] = torch.stack([wrong, right], dim=1)
+        layer.bias.fill_(1.0)
+    targets = torch.arange(40) % 2
+    images = torch.zeros(40, 1, 3, 2)
+    images[torch.arange(40), 0, :, targets] = 1.0
+    return Net(layer), images, targets
+
+
+def test_a_healthy_net_is_not_called_sick() -> None:
+    net, images, targets = healthy()
+    found = diagnose(net, images, targets, views={})
+    assert keys(found) == set()
+    assert found.is_healthy
+    assert "no symptom was found" in found.text()
+    assert found.record["accuracy"] == 1.0
+    assert found.record["routing_matters"]["uniform"] == 0.0
+    assert 0.9 < found.record["layers"][0]["dyr"] <= 1
+
+
+def test_perfect_routing_has_a_rate_of_one() -> None:
+    # each class has a value of its own, and each upper capsule reads one of them: couplings are 0 and 1.
+    layer = CapsuleLinear(2, 2, 2, 1, routing="agreement", bias=True)
+    with torch.no_grad():
+        layer.weight[:] = 100 * torch.eye(2)[None, :, :, None]
+        layer.bias.fill_(1.0)
+    images = torch.eye(2)[torch.arange(40) % 2][:, None, None].expand(40, 1, 2, 2)
+    found = diagnose(Net(layer), images.contiguous(), torch.arange(40) % 2, views={}).record["layers"][0]
+    assert (found["dyr"], found["dys"]) == (pytest.approx(1), pytest.approx(2))
+
+
+def test_a_dead_capsule_is_found() -> None:
+    net = Net(CapsuleLinear(6, 4, 5, 4, routing="uniform", bias=False), CapsuleLinear(5, 4, 3, 4, bias=True))
+    with torch.no_grad():
+        net.layers[0].weight.mul_(3)[:, 2] = 0
+    found = diagnose(net, some_images(), views={})
+    (dead,) = [symptom for symptom in found.symptoms if symptom.key == "dead"]
+    assert (dead.layer, dead.figure) == (2, 0.2)
+    assert dead.says == "layer 2: 1 of 5 capsules are dead"
+    assert "bias=True" in " ".join(dead.tries)
+    assert dead.link == "docs/doctor.md#dead-capsules"
+    assert found.record["layers"][1]["dead"] == [False, False, True, False, False]
+    assert found.record["layers"][0]["live_targets"] == 4
+    assert found.summary()["dead"] == 0.2
+
+
+def test_couplings_that_never_change_are_static() -> None:
+    found = diagnose(Net(CapsuleLinear(6, 4, 5, 4, routing="trainable")), some_images(), views={})
+    (static,) = [symptom for symptom in found.symptoms if symptom.key == "static"]
+    assert static.figure == pytest.approx(0, abs=1e-9)
+    assert static.says == "layer 1: routing is static (0.0 of 5 live targets)"
+
+
+def test_uniform_couplings_are_said_to_route_nothing() -> None:
+    found = diagnose(
+        Net(CapsuleLinear(6, 4, 5, 4, routing="uniform", bias=True)), some_images(), torch.zeros(40).long(), views={}
+    )
+    assert ("uniform", 1) in keys(found)
+    assert ("static", 1) not in keys(found)
+    # what is swapped for itself changes nothing.
+    assert ("idle", None) in keys(found)
+
+
+@pytest.mark.parametrize(("bias", "is_blind"), [(False, True), (True, False)])
+def test_a_net_that_cannot_tell_x_from_its_negative_is_called_blind(bias: bool, is_blind: bool) -> None:
+    found = diagnose(Net(CapsuleLinear(6, 4, 5, 4, bias=bias)), some_images(), views={})
+    assert (("blind", None) in keys(found)) is is_blind
+    assert ("cannot tell x from −x" in found.text()) is is_blind
+
+
+def test_a_net_that_looks_at_one_pixel_does_not_survive_a_shift() -> None:
+    class OnePixel(Net):
+        def forward(self, images: Tensor) -> Prediction:
+            pixels = images[:, :, 4, 2:5]  # [B, 1, 3]
+            return super().forward(pixels[..., None])
+
+    layer = CapsuleLinear(3, 1, 2, 1, routing="uniform", bias=False)
+    with torch.no_grad():
+        layer.weight.fill_(0.0)
+        layer.weight[0, 0], layer.weight[2, 1] = 8.0, 8.0
+    # dots that are rarely where it looks.
+    images = (torch.rand(400, 1, 9, 9, generator=torch.Generator().manual_seed(1)) > 0.9).float()
+    found = diagnose(OnePixel(layer), images, views={"translation": (1, 2), "rotation": (0.0,)})
+    rows = found.record["layers"][0]["viewpoint"]
+    assert rows["rotation"][0]["correlation"] == pytest.approx(1)
+    assert rows["translation"][0]["correlation"] == pytest.approx(rows["translation"][0]["chance"], abs=0.15)
+    assert ("moved", 1) in keys(found)
+    assert "do not survive a shift by" in found.text()
+
+
+def test_capsules_that_the_loss_does_not_reach_are_starved() -> None:
+    net = Net(CapsuleLinear(6, 4, 4, 4, routing="uniform", bias=True), CapsuleLinear(4, 4, 3, 4, bias=True))
+    with torch.no_grad():
+        # alive by its bias, and nobody above listens.
+        net.layers[1].weight[3] = 0
+    found = diagnose(net, some_images(), torch.arange(40) % 3, views={})
+    assert ("starved", 2) in keys(found)
+    assert found.record["layers"][1]["starved"] == 0.25
+    assert "the loss hardly reaches 1 of 4 capsules" in found.text()
+
+
+def test_batches_give_what_all_images_at_once_give() -> None:
+    torch.manual_seed(0)
+    net, images, targets = Net(CapsuleLinear(6, 4, 5, 4), CapsuleLinear(5, 4, 3, 4)), some_images(41), torch.arange(41) % 3
+    whole = diagnose(net, images, targets, views={"rotation": (20,)}, sample=1000, batch_size=41).record
+    parts = diagnose(net, images, targets, views={"rotation": (20,)}, sample=1000, batch_size=10).record
+    for one, other in zip(whole["layers"], parts["layers"], strict=True):
+        for key in ("cns", "cas", "cdr", "dyr", "dys", "dyr_literal", "entropy", "change", "negation_gap"):
+            assert other[key] == (one[key] if one[key] is None else pytest.approx(one[key], abs=1e-6)), key
+        for a, b in zip(one["viewpoint"]["rotation"], other["viewpoint"]["rotation"], strict=True):
+            assert b["correlation"] == pytest.approx(a["correlation"], abs=1e-6)
+    assert parts["accuracy"] == whole["accuracy"]
+
+
+def test_images_come_as_a_tensor_as_a_split_or_in_batches() -> None:
+    data = capsella.data.from_tensors(torch.randint(0, 256, (30, 1, 28, 28), dtype=torch.uint8), torch.arange(30) % 10)
+    model = capsella.create_model("capsnet_small")
+    images, labels = data.batch(torch.arange(30)).images, data.batch(torch.arange(30)).labels
+    found = [
+        diagnose(model, images, labels, views={}),
+        diagnose(model, data, views={}),
+        diagnose(model, [(images[:20], labels[:20]), (images[20:], labels[20:])], views={}),
+    ]
+    assert {each.record["accuracy"] for each in found} == {found[0].record["accuracy"]}
+    assert diagnose(model, [images[:20], images[20:]], views={}).record["accuracy"] is None
+    with pytest.raises(ValueError, match="images is empty"):
+        diagnose(model, images[:0])
+    with pytest.raises(ValueError, match="targets has 29 classes"):
+        diagnose(model, images, labels[:29])
+
+
+@pytest.mark.parametrize(
+    "name", ["em_capsnet", "gcapsnet_conv", "gcapsnet_multi", "quadratic_capsnet", "aff_capsnet", "deep_capsnet"]
+)
+def test_any_model_can_be_examined_and_is_left_as_it_was(name: str) -> None:
+    model = capsella.create_model(name)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    model.train()
+    images, targets = torch.rand(4, *model.image_shape), torch.arange(4)
+    found = diagnose(model, images, targets, views={"scale": (1.1,)}, sweep=True)
+    record = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert [layer["capsules"] for layer in record["layers"]][-1] == 10
+    assert model.training
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert set(found.summary()) <= set(FIGURES)
+    assert [row["active"] for row in record["layers"][0]["sweep"]] == [0.01, 0.05, 0.1, 0.2]
+
+
+def test_a_trained_run_s_network_is_examined_with_its_trees() -> None:
+    data = capsella.data.from_tensors(torch.randint(0, 256, (32, 1, 28, 28), dtype=torch.uint8), torch.arange(32) % 10)
+    run = fit(capsella.create_model("capsnet_small"), data, steps=2, batch_size=16, progress=False, device="cpu")
+    found = diagnose(run.model, data, views={"rotation": (10,)})
+    assert len(found.trees) == 4
+    assert found.view is not None
+    assert found.images is not None
+    assert len(found.images) == 5
+    assert found.statistics is not None
+    assert found.statistics.images == 32
+    assert found.record["layers"][0]["cost"]["seconds"] > 0
+
+
+class Foreign(nn.Module):
+    """Somebody else's capsules: uniform couplings, one dead capsule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.caps = nn.Linear(6, 3, bias=False)
+        with torch.no_grad():
+            self.caps.weight[1] = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.caps(images[:, 0].transpose(1, 2)).norm(dim=1)  # type: ignore[no-any-return]
+
+
+def test_foreign_layers_are_examined_through_an_adapter() -> None:
+    def read(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Seen:
+        lower, poses = inputs[0].transpose(1, 2), output.transpose(1, 2)
+        return seen_layer(lower, poses, couplings=torch.full((len(lower), 6, 3), 1 / 3))
+
+    with pytest.raises(ValueError, match="model has no capsule layer that ran"):
+        diagnose(Foreign(), some_images())
+    found = diagnose(Foreign(), some_images(), torch.zeros(40).long(), adapter=ForeignLayers({"caps": read}), views={})
+    assert {("dead", 2), ("uniform", 1)} <= keys(found)
+    # what would have to change the routing is not measured.
+    assert found.record["negation_gap"] is None
+    assert found.record["routing_matters"] is None
+    assert found.record["accuracy"] is not None
+
+
+def test_every_symptom_says_what_the_papers_had_and_what_to_try() -> None:
+    for kind in SYMPTOMS.values():
+        assert "20" in kind.papers  # a year
+        assert kind.tries
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "holds"), [("dead>0.2", 0.3, True), ("dead >= 0.2", 0.2, True), ("dyr<1e-1", 0.2, False)]
+)
+def test_a_condition_is_read(text: str, value: float, holds: bool) -> None:
+    assert condition(text, FIGURES).holds(value) is holds
+
+
+@pytest.mark.parametrize("text", ["dead", "dead>", "dead>x", ">0.2", "dead=0.2", "dead>nan", "dead>1e999", ""])
+def test_what_is_no_condition_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no condition; expected one such as 'dead>0\.2'"):
+        condition(text, FIGURES)
+
+
+def test_an_unknown_figure_is_named_with_its_neighbours() -> None:
+    with pytest.raises(ValueError, match="fail-on='daed' is unknown; did you mean 'dead'"):
+        condition("daed>1", FIGURES)

@@ -1,0 +1,115 @@
+"""``capsella doctor`` on tiny runs: what is printed and written, when it fails, and users' mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from running import in_process
+
+from capsella import create_model, load_data
+from capsella.data import from_tensors
+from capsella.train import fit
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two nets that learn the sign of a number, without a bias and with one, and one without capsules."""
+    folder = tmp_path_factory.mktemp("runs")
+    data = load_data("sign")
+    for name, model in (
+        ("blind", create_model("sign_capsnet", bias=False)),
+        ("seeing", create_model("sign_capsnet", bias=True)),
+    ):
+        fit(model, data, steps=30, batch_size=256, lr=5e-3, folder=folder / name, progress=False, device="cpu")
+    return {name: folder / name for name in ("blind", "seeing")}
+
+
+def doctor(run: Path, *arguments: str) -> tuple[int, str, str]:
+    return in_process("doctor", str(run), "--sample", "64", *arguments)
+
+
+def test_the_diagnosis_is_printed_layer_by_layer_and_in_words(runs: dict[str, Path]) -> None:
+    code, stdout, err = doctor(runs["blind"])
+    assert (code, err) == (0, "")
+    assert stdout.startswith("Layers")
+    assert "│ 1     │    1 × 1 │" in stdout
+    assert "this net cannot tell x from −x" in stdout
+    assert "  try: a bias on every routing layer (bias=True)\n  see: docs/doctor.md#negation\n" in stdout
+    code, stdout, _ = doctor(runs["seeing"])
+    assert code == 0
+    assert "cannot tell x from −x" not in stdout
+
+
+def test_record_and_page_are_written(runs: dict[str, Path], tmp_path: Path) -> None:
+    page, record = tmp_path / "deep" / "page.html", tmp_path / "record.json"
+    page.parent.mkdir()
+    code, _, err = doctor(runs["blind"], "--html", str(page), "--json", str(record), "--sweep")
+    assert (code, err) == (0, f"{page} has the trees and plots\n")
+    found = json.loads(record.read_text())
+    assert (found["data"], found["split"], found["model"]["name"]) == ("sign", "test", "sign_capsnet")
+    assert found["negation_gap"] == 0
+    assert "blind" in [symptom["key"] for symptom in found["symptoms"]]
+    assert len(found["layers"]) == 3
+    text = page.read_text()
+    assert "sign_capsnet on sign/test" in text
+    assert "cannot tell x from −x" in text
+    assert text.count('data-part="tree"') >= 4
+
+
+def test_a_dash_prints_the_record_alone(runs: dict[str, Path]) -> None:
+    code, stdout, err = doctor(runs["blind"], "--json", "-")
+    assert (code, err) == (0, "")
+    assert json.loads(stdout)["images"] > 64
+
+
+def test_a_condition_that_holds_is_a_failure(runs: dict[str, Path]) -> None:
+    code, stdout, err = doctor(runs["blind"], "--fail-on", "negation_gap<1e-6", "--fail-on", "dead>1")
+    assert (code, err) == (1, "capsella: negation_gap<1e-06: negation_gap is 0\n")
+    assert "Layers" in stdout
+    assert doctor(runs["seeing"], "--fail-on", "negation_gap<1e-6")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--fail-on", "dead"], "fail-on='dead' is no condition; expected one such as 'dead>0.2'"),
+        (["--fail-on", "deaf>1"], "fail-on='deaf' is unknown; did you mean 'dead'?"),
+        (["--html", "FOLDER"], "cannot be written to; expected a file in a folder of yours"),
+        (["--sample", "1"], "sample=1 is too small"),
+        (["--split", "tset"], "split='tset' is unknown"),
+        (["--device", "tpu"], "device='tpu' cannot be used"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: list[str], message: str, runs: dict[str, Path], tmp_path: Path) -> None:
+    given = [str(tmp_path) if argument == "FOLDER" else argument for argument in arguments]
+    code, stdout, err = in_process("doctor", str(runs["blind"]), *given)
+    assert (code, stdout) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def pictures(folder: Path) -> Path:
+    for split in ("train", "test"):
+        for name in ("one", "two"):
+            (folder / "pictures" / split / name).mkdir(parents=True)
+            Image.new("L", (28, 28)).save(folder / "pictures" / split / name / "a.png")
+    return folder / "pictures"
+
+
+def test_a_net_without_capsules_has_no_diagnosis(tmp_path: Path) -> None:
+    data = from_tensors(torch.zeros(8, 1, 28, 28, dtype=torch.uint8), torch.zeros(8).long())
+    fit(create_model("lenet"), data, steps=1, folder=tmp_path / "run", progress=False, device="cpu")
+    code, _, err = in_process(
+        "doctor", str(tmp_path / "run"), "--data", "folder", "--root", str(pictures(tmp_path)), "-o", "image_size=28"
+    )
+    assert code == 2
+    assert err.startswith("capsella: model has no capsule layer that ran")
+
+
+def test_a_run_that_is_not_there_is_said() -> None:
+    code, _, err = in_process("doctor", "nowhere")
+    assert (code, len(err.splitlines())) == (2, 1)
