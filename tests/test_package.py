@@ -146,6 +146,17 @@ def test_the_first_example_refuses_zero_epochs(monkeypatch: pytest.MonkeyPatch, 
     assert "--epochs=0 is too small; expected at least 1" in err
 
 
+def test_the_example_of_five_layers_trains_the_paper_s_net_in_four_ways() -> None:
+    plans = runpy.run_path(str(ROOT / "examples" / "examine_five_layers.py"))["plans"](60, "cpu", 0)
+    assert {plan.model for plan in plans.values()} == {"parse_capsnet"}
+    assert [plan.model_options for plan in plans.values()] == [
+        {},
+        {"routing": "uniform"},
+        {"bias": True},
+        {"init": "length_preserving"},
+    ]
+
+
 @pytest.mark.slow
 def test_the_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
     def call(*command: str | Path) -> str:

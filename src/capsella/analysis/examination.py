@@ -36,7 +36,7 @@ _IN_WORDS = {
 }
 # less than this share of what the layer's capsules get on average.
 _STARVED = 0.01
-_TREES = 4
+_TREES = 2
 
 
 class _Layer:
