@@ -98,20 +98,96 @@ def test_a_dead_capsule_is_found() -> None:
 
 
 def test_couplings_that_never_change_are_static() -> None:
-    found = diagnose(Net(CapsuleLinear(6, 4, 5, 4, routing="trainable")), some_images(), views={})
+    layer = CapsuleLinear(6, 4, 5, 4, prior=True)
+    with torch.no_grad():
+        # what was learned before decides, whatever the votes are.
+        layer.prior[torch.arange(6), torch.arange(6) % 5] = 50.0
+    found = diagnose(Net(layer), some_images(), views={})
     (static,) = [symptom for symptom in found.symptoms if symptom.key == "static"]
-    assert static.figure == pytest.approx(0, abs=1e-9)
+    assert not static.is_note
+    assert static.figure == pytest.approx(0, abs=1e-6)
     assert static.says == "layer 1: routing is static (0.0 of 5 live targets)"
 
 
-def test_uniform_couplings_are_said_to_route_nothing() -> None:
+def test_couplings_among_a_few_targets_are_not_static() -> None:
+    # each image chooses one of three of ten.
+    couplings = torch.eye(10)[torch.arange(60) % 3][:, None].expand(60, 6, 10)
+
+    def read(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Seen:
+        poses = torch.ones(len(output), 10, 2)
+        return seen_layer(inputs[0].transpose(1, 2), poses, couplings=couplings[: len(output)])
+
+    found = diagnose(Foreign(), some_images(60), adapter=ForeignLayers({"caps": read}), views={})
+    assert found.record["layers"][0]["dys"] == pytest.approx(10 * 0.3 * (2 / 9) ** 0.5 / 0.3)
+    assert ("static", 1) not in keys(found)
+
+
+@pytest.mark.parametrize("routing", ["trainable", "quadratic", "uniform"])
+def test_what_is_fixed_by_design_is_no_disease(routing: str) -> None:
     found = diagnose(
-        Net(CapsuleLinear(6, 4, 5, 4, routing="uniform", bias=True)), some_images(), torch.zeros(40).long(), views={}
+        Net(CapsuleLinear(6, 4, 5, 4, routing=routing, bias=True)), some_images(), torch.zeros(40).long(), views={}
     )
+    assert keys(found) & {("static", 1), ("uniform", 1), ("idle", None)} == set()
+    (note,) = [symptom for symptom in found.symptoms if symptom.key in ("static", "uniform")]
+    assert "by design" in note.says
+    assert f"routing='{routing}'" not in " ".join(note.tries)
+
+
+def test_votes_too_short_to_agree_leave_uniform_couplings() -> None:
+    layer = CapsuleLinear(6, 4, 5, 4, bias=True)
+    with torch.no_grad():
+        layer.weight.mul_(1e-3)
+    found = diagnose(Net(layer), some_images(), views={})
     assert ("uniform", 1) in keys(found)
     assert ("static", 1) not in keys(found)
-    # what is swapped for itself changes nothing.
-    assert ("idle", None) in keys(found)
+    assert "coupled alike to all 5 targets; nothing is routed" in found.text()
+
+
+def test_a_net_that_is_no_number_is_said_to_be_broken_and_nothing_else() -> None:
+    net = Net(CapsuleLinear(6, 4, 5, 4))
+    with torch.no_grad():
+        net.layers[0].weight.fill_(float("nan"))
+    found = diagnose(net, some_images(), torch.zeros(40).long(), views={})
+    assert keys(found) == {("broken", None)}
+    # a condition on any other figure fails, since there is none.
+    assert found.summary() == {"non_finite": 1.0}
+
+
+def test_layers_are_examined_in_the_order_in_which_they_run_and_as_often() -> None:
+    class Backwards(Net):
+        def forward(self, images: Tensor) -> Prediction:
+            below = self.layers[1](images[:, 0])
+            for _ in range(2):
+                below = self.layers[0](below)
+            return Prediction(below.activations, below.poses)
+
+    net = Backwards(CapsuleLinear(5, 4, 5, 4), CapsuleLinear(6, 4, 5, 4))
+    found = diagnose(net, some_images(), torch.zeros(40).long(), views={}).record["layers"]
+    assert [layer["name"] for layer in found] == ["primary capsules", "layers.1", "layers.0", "layers.0"]
+    assert [layer["capsules"] for layer in found] == [6, 5, 5, 5]
+    assert all(layer["gradient"] > 0 for layer in found)
+
+
+def test_a_network_may_return_what_is_no_score() -> None:
+    class Bare(Net):
+        def forward(self, images: Tensor) -> Any:
+            return self.layers[0](images[:, 0])
+
+    found = diagnose(Bare(CapsuleLinear(6, 4, 5, 4)), some_images(), views={})
+    assert len(found.trees) == 2
+
+
+def test_random_numbers_are_left_alone() -> None:
+    net = Net(CapsuleLinear(6, 4, 5, 4))
+    before = torch.get_rng_state()
+    diagnose(net, some_images(), torch.zeros(40).long(), views={"rotation": (10,)})
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_one_class_is_no_starvation() -> None:
+    net, images, _ = healthy()
+    found = diagnose(net, images, torch.zeros(40).long(), views={})
+    assert found.record["layers"][-1]["starved"] is None
 
 
 @pytest.mark.parametrize(("bias", "is_blind"), [(False, True), (True, False)])
@@ -180,6 +256,12 @@ def test_images_come_as_a_tensor_as_a_split_or_in_batches() -> None:
         diagnose(model, images[:0])
     with pytest.raises(ValueError, match="targets has 29 classes"):
         diagnose(model, images, labels[:29])
+    with pytest.raises(TypeError, match="targets has type list"):
+        diagnose(model, images, labels.tolist())
+    with pytest.raises(ValueError, match="targets is given beside a split or batches"):
+        diagnose(model, [images], labels)
+    with pytest.raises(TypeError, match="images gives a tuple"):
+        diagnose(model, [(images,)])
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,8 @@ def routing_cost(layer: RoutingLayer, poses: Tensor, activations: Tensor | None 
     poses = poses.detach()
     width = poses.shape[2]
     heads = width // _HEAD if width % _HEAD == 0 else 1
-    attention = nn.MultiheadAttention(width, heads, batch_first=True, device=poses.device, dtype=poses.dtype)
+    with torch.random.fork_rng(devices=[poses.device] if poses.device.type == "cuda" else []):
+        attention = nn.MultiheadAttention(width, heads, batch_first=True, device=poses.device, dtype=poses.dtype)
 
     def route() -> Tensor:
         result = layer._route(poses.requires_grad_(), activations, trace=False, need_couplings=False)

@@ -97,7 +97,8 @@ class Entropy:
 
     Attributes:
         entropy: [I], mean over images of the entropy of a capsule's couplings over log J: 1 for uniform ones, 0 where one
-            target takes all; NaN where couplings are no shares (negative, or not of sum 1) or there is one target.
+            target takes all. Couplings of another sum are taken as shares of it; NaN where one is negative or all are zero, or
+            there is one target.
         mean: over the lower capsules.
     """
 
@@ -115,8 +116,9 @@ class CouplingEntropy:
         """Add the couplings [N, I, J] of N images."""
         _, _, J = dims(couplings, "N I J", name="couplings")
         wide = couplings.detach().to(torch.float64)
-        entropy = torch.special.entr(wide).sum(dim=-1) / (math.log(J) if J > 1 else math.nan)  # [N, I]
-        shares = (wide >= 0).all(dim=-1) & ((wide.sum(dim=-1) - 1).abs() < 1e-2)
+        total = wide.sum(dim=-1, keepdim=True)
+        entropy = torch.special.entr(wide / total).sum(dim=-1) / (math.log(J) if J > 1 else math.nan)  # [N, I]
+        shares = (wide >= 0).all(dim=-1) & (total[..., 0] > 0)
         self._moments.update(torch.where(shares, entropy, math.nan))
         self._dtype = couplings.dtype
 

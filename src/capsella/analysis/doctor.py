@@ -133,9 +133,13 @@ def diagnose(
 def summary(record: Mapping[str, Any]) -> dict[str, float]:
     """Return one figure for each question, see ``Diagnosis.summary``."""
     layers = record["layers"]
+    if record["non_finite"]:
+        # figures of what is no number would pass for healthy ones.
+        return {"non_finite": record["non_finite"]}
     rows = [row for layer in layers[1:-1] or layers for rows in layer["viewpoint"].values() for row in rows]
     swaps = record["routing_matters"]
     found = {
+        "non_finite": 0.0,
         "accuracy": record["accuracy"],
         "dead": max(layer["cdr"] for layer in layers),
         "starved": max((layer["starved"] for layer in layers if layer["starved"] is not None), default=None),
@@ -149,7 +153,7 @@ def summary(record: Mapping[str, Any]) -> dict[str, float]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-FIGURES = ("accuracy", "dead", "starved", "dyr", "dys", "entropy", "viewpoint", "negation_gap", "routing_gain")
+FIGURES = ("non_finite", "accuracy", "dead", "starved", "dyr", "dys", "entropy", "viewpoint", "negation_gap", "routing_gain")
 """What a summary may have."""
 
 
@@ -180,6 +184,10 @@ def _chosen(images: Tensor | ImageData, targets: Tensor | None, indices: Tensor)
 def _batches(
     images: Tensor | ImageData | Iterable[Any], targets: Tensor | None, batch_size: int, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
+    if targets is not None and not isinstance(targets, Tensor):
+        raise TypeError(f"targets has type {type(targets).__name__}; expected a tensor of classes")
+    if targets is not None and not isinstance(images, Tensor):
+        raise ValueError("targets is given beside a split or batches; expected them in there, and targets=None")
     if isinstance(images, Tensor):
         if targets is not None and len(targets) != len(images):
             raise ValueError(f"targets has {len(targets)} classes; expected {len(images)}, one for each image")
@@ -192,4 +200,6 @@ def _batches(
     else:
         for each in images:
             pair = (each, None) if isinstance(each, Tensor) else tuple(each)
+            if len(pair) != 2 or not isinstance(pair[0], Tensor):
+                raise TypeError(f"images gives a {type(each).__name__}; expected tensors, or pairs of images and classes")
             yield pair[0].to(device), None if pair[1] is None else pair[1].to(device)

@@ -13,8 +13,7 @@ from capsella.analysis.activity import SWEEP, Activity, ActivityResult, Activity
 from capsella.analysis.cost import routing_cost
 from capsella.analysis.couplings import CouplingChange, CouplingEntropy, RoutingDynamics
 from capsella.analysis.gradients import Loss, gradient_norms
-from capsella.analysis.layers import Adapter, Route, Seen, observe, tapped
-from capsella.analysis.moments import Moments
+from capsella.analysis.layers import Adapter, Route, Seen, observe, routing_layers, tapped
 from capsella.analysis.negation import negated
 from capsella.analysis.parse_tree import ParseTree, TreeStatistics, TreeStatisticsOf, trees_of
 from capsella.analysis.swaps import RoutingSwaps
@@ -48,6 +47,7 @@ class _Layer:
         self.dynamics, self.entropy, self.change = RoutingDynamics(), CouplingEntropy(), CouplingChange()
         self.dim = 0
         self.routes = self.traced = False
+        self.routing: str | None = None
         self.windows = 1
 
     def see(self, activations: Tensor, poses: Tensor) -> None:
@@ -72,7 +72,7 @@ class Examination:
 
     def __init__(self, model: nn.Module, adapter: Adapter | None, sweep: bool) -> None:
         self.model, self.adapter, self.sweep = model, adapter, sweep
-        self.images = self.right = self.labelled = 0
+        self.images = self.right = self.labelled = self.broken = 0
         self.names: list[str] = []
         self.layers: list[_Layer] = []
         self.trees: TreeStatisticsOf | None = TreeStatisticsOf()
@@ -83,9 +83,11 @@ class Examination:
         if not self.layers:
             self.names = ["primary capsules", *(each.name for each in seen)]
             self.layers = [_Layer(self.sweep) for _ in range(len(seen) + 1)]
+        own = {} if self.adapter is not None else routing_layers(self.model)
         self.layers[0].see(seen[0].lower_activations, seen[0].lower)
         for below, layer, each in zip(self.layers, self.layers[1:], seen, strict=False):
             below.route(each)
+            below.routing = own[each.name].routing if each.name in own else None
             layer.see(each.activations, each.poses)
         if self.trees is not None:
             try:
@@ -94,6 +96,8 @@ class Examination:
                 # a convolution on top, or couplings that nobody knows: there is no tree.
                 self.trees = None
         self.images += len(images)
+        layers = [seen[0].lower_activations, *(each.activations for each in seen)]
+        self.broken += int(torch.stack([~each.isfinite().all(dim=1) for each in layers]).any(dim=0).sum())
         if targets is not None and targets.ndim == 1:
             self.right += int((as_prediction(output).scores.argmax(dim=1) == targets).sum())
             self.labelled += len(images)
@@ -111,9 +115,11 @@ class Examination:
         ]
         return {
             "images": self.images,
+            "non_finite": self.broken / self.images,
             "accuracy": self.right / self.labelled if self.labelled else None,
             "layers": layers,
             "negation_gap": None,
+            "negation_share": None,
             "routing_matters": None,
         }
 
@@ -121,6 +127,7 @@ class Examination:
 def _layer_record(name: str, layer: _Layer, active: ActivityResult, above: ActivityResult | None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": name,
+        "routing": layer.routing,
         "capsules": len(active.dead),
         "dim": layer.dim,
         **{key: getattr(active, key) for key in ("cns", "cnm", "cas", "car", "cds", "cdr")},
@@ -189,14 +196,15 @@ def _lengths(model: nn.Module, adapter: Adapter | None, images: Tensor) -> list[
 
 def add_changes(record: dict[str, Any], model: nn.Module, kept: Sample, loss: Loss) -> None:
     """Add what changes with negative primary capsules and with other couplings, and what the loss reaches."""
-    gaps = [0.0] * (len(record["layers"]) - 1)
+    gaps, largest = [0.0] * (len(record["layers"]) - 1), 0.0
     swaps = RoutingSwaps(model)
     swapped = False
-    reached: list[tuple[Moments, Moments, Moments]] = [(Moments(), Moments(), Moments()) for _ in gaps]
+    reached = [(_Mean(), _Mean(), _Mean()) for _ in gaps]
     graded = False
     for images, targets in kept:
         there, back = negated(model, images)
         gaps = [max(gap, float((a - b).abs().max())) for gap, a, b in zip(gaps, there, back, strict=True)]
+        largest = max(largest, float(there[-1].abs().max()))
         if targets is None:
             continue
         if targets.ndim == 1 and len(images) > 1:
@@ -205,23 +213,41 @@ def add_changes(record: dict[str, Any], model: nn.Module, kept: Sample, loss: Lo
         graded = True
         for moments, each in zip(reached, gradient_norms(model, images, targets, loss=loss), strict=True):
             for moment, value in zip(moments, (each.lower, each.upper, each.weights), strict=True):
-                moment.update(value[None])
+                moment.update(value, len(images))
     record["negation_gap"] = gaps[-1]
+    record["negation_share"] = gaps[-1] / largest if largest > 0 else None
     for layer, gap in zip(record["layers"][1:], gaps, strict=True):
         layer["negation_gap"] = gap
     if swapped:
         record["routing_matters"] = {key: value for key, value in vars(swaps.compute()).items() if key != "images"}
     if graded:
         for k, layer in enumerate(record["layers"]):
-            # a layer is reached from above as the lower one of a routing, but for the last, which the loss reads.
-            gradient = reached[k][0].mean if k < len(reached) else reached[-1][1].mean
+            is_last = k == len(reached)
+            gradient = reached[-1][1].value if is_last else reached[k][0].value
             if len(gradient) != layer["capsules"]:
-                continue
+                # a convolution above sees a capsule in several windows.
+                gradient = reached[k - 1][1].value
             layer["gradient"] = float(gradient.mean())
-            # in a layer that nothing reaches, nothing is starved beside the others.
-            layer["starved"] = float((gradient < _STARVED * gradient.mean()).double().mean())
+            # classes that are as they should be have no gradient, and in a layer that nothing reaches nothing is starved.
+            if not is_last:
+                layer["starved"] = float((gradient < _STARVED * gradient.mean()).double().mean())
             if k:
-                layer["weight_gradient"] = float(reached[k - 1][2].mean.mean())
+                layer["weight_gradient"] = float(reached[k - 1][2].value.mean())
+
+
+class _Mean:
+    """A mean over images, of means of batches."""
+
+    def __init__(self) -> None:
+        self._sum, self._images = torch.zeros(()), 0
+
+    def update(self, mean: Tensor, images: int) -> None:
+        self._sum = self._sum.to(mean.device) + images * mean
+        self._images += images
+
+    @property
+    def value(self) -> Tensor:
+        return self._sum / self._images
 
 
 def add_costs(record: dict[str, Any], model: nn.Module, images: Tensor) -> None:

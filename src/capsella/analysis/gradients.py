@@ -55,14 +55,17 @@ def gradient_norms(model: nn.Module, images: Tensor, targets: Tensor, *, loss: L
         loss: of the network's answers.
     """
     layers = routing_layers(model)
-    lower: dict[str, Tensor] = {}
-    upper: dict[str, Tensor] = {}
+    # in the order in which they run, and as often.
+    names: list[str] = []
+    lower: list[Tensor] = []
+    upper: list[Tensor] = []
 
     def tap(name: str, layer: RoutingLayer, poses: Tensor, activations: Tensor | None, route: Route) -> Routed:
         # a leaf of its own where nothing below is learned.
-        lower[name] = poses if poses.requires_grad else poses.detach().requires_grad_()
-        result = route(lower[name], activations)
-        upper[name] = result.poses
+        lower.append(poses if poses.requires_grad else poses.detach().requires_grad_())
+        result = route(lower[-1], activations)
+        names.append(name)
+        upper.append(result.poses)
         # in half precision poses are rounded copies beside the path to the lengths.
         return result if layer.algorithm.needs_activations else replace(result, activations=length(result.poses))
 
@@ -72,10 +75,9 @@ def gradient_norms(model: nn.Module, images: Tensor, targets: Tensor, *, loss: L
             weight.requires_grad_(True)
         with evaluating(model), torch.enable_grad(), tapped(model, tap):
             value = loss(as_prediction(model(images)), targets)
-        names = [name for name in layers if name in lower]
         if not names:
             raise ValueError("model has no routing layer that ran; expected a network with capsella's capsule layers")
-        asked = [*(lower[n] for n in names), *(upper[n] for n in names), *(layers[n].weight for n in names)]
+        asked = [*lower, *upper, *(layers[name].weight for name in names)]
         # scores may come from activations alone, as EM's do: the poses above then have no gradient.
         found = torch.autograd.grad(value, asked, allow_unused=True)
     finally:

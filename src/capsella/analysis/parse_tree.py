@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from capsella.analysis.activity import Activity
 from capsella.analysis.layers import Adapter, Seen, observe
 from capsella.analysis.moments import Moments
-from capsella.models import as_prediction
+from capsella.models import Prediction, as_prediction
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +137,9 @@ def parse_trees(model: nn.Module, images: Tensor, *, adapter: Adapter | None = N
 def trees_of(output: Any, seen: Sequence[Seen]) -> list[ParseTree]:
     """Return the parse tree of each image from what ``observe`` returned."""
     chain = chained(seen)
-    answers = as_prediction(output).scores.argmax(dim=1)
+    # a network may return what is no score; its last capsules then answer.
+    known = isinstance(output, Tensor | Prediction)
+    answers = (as_prediction(output).scores if known else chain[-1].activations).argmax(dim=1)
     layers, edges = _activations(chain), [_couplings(each) for each in chain]
     names = tuple(each.name for each in chain)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from capsella.errors import unknown_name
@@ -64,6 +64,12 @@ _FEWER = "fewer capsule layers"
 _UNIFORM = "uniform routing (routing='uniform'): as good, and cheaper"
 
 SYMPTOMS: dict[str, Kind] = {
+    "broken": Kind(
+        "activations that are no numbers",
+        "none reports such a net; lengths lie between 0 and 1 (mitterreiter2023, section 3)",
+        ("a smaller learning rate (--lr)", "a checkpoint from before", "float32 (--precision float32)"),
+        "broken",
+    ),
     "dead": Kind(
         "dead capsules",
         "mitterreiter2023, Table 2: 0, 7, 56, 63 and 0 % of the capsules in layers 1 to 5; a healthy net has none",
@@ -72,8 +78,8 @@ SYMPTOMS: dict[str, Kind] = {
     ),
     "static": Kind(
         "static routing",
-        "mitterreiter2023, Table 1: dyr 0.25 to 0.38 in a sick net; perfect routing has 1, couplings that never change 0",
-        (_UNIFORM, "more routing iterations (num_iters)", _TRAINABLE),
+        "mitterreiter2023, Table 1: 1.7 and 1.8 live targets, dyr 0.25 and 0.30, in its static layers; perfect routing: dyr 1",
+        (_UNIFORM, "more routing iterations (num_iters)", "longer votes: " + _START),
         "static-routing",
     ),
     "uniform": Kind(
@@ -116,27 +122,38 @@ SYMPTOMS: dict[str, Kind] = {
 }
 """Every kind of symptom, by key."""
 
-DEAD, STATIC, UNIFORM, BLIND, MOVED, STARVED, IDLE, ALWAYS = 0.05, 0.5, 0.99, 1e-4, 0.5, 0.1, 0.01, 0.99
+DEAD, STATIC, UNIFORM, BLIND, MOVED, STARVED, IDLE, ALWAYS = 0.05, 2.0, 0.999, 1e-4, 0.5, 0.1, 0.01, 0.99
 """From where on a figure is a symptom; docs/doctor.md says why."""
 
 _SAME = 0.95
+# of fewer images nothing is said that needs them to differ.
+_IMAGES = 10
+# times what guessing gives.
+_LEARNED = 1.5
+# couplings that are the same for every image by design.
+_FIXED = ("uniform", "trainable", "quadratic")
 
 
 def find_symptoms(record: Mapping[str, Any]) -> list[Symptom]:
     """Return every symptom that a diagnosis' figures show, by layer and then for the whole network."""
+    if record["non_finite"]:
+        says = f"activations are no numbers in {record['non_finite']:.0%} of the images; no other figure means anything"
+        return [SYMPTOMS["broken"].found("broken", None, record["non_finite"], says)]
     found: list[Symptom] = []
     layers: Sequence[Mapping[str, Any]] = record["layers"]
     for number, layer in enumerate(layers, 1):
-        above = layers[number] if number < len(layers) else None
-        found += _of_layer(number, layer, above)
+        found += _of_layer(number, layer, routes=number < len(layers), varied=record["images"] >= _IMAGES)
     return found + _of_network(record)
 
 
-def _of_layer(number: int, layer: Mapping[str, Any], above: Mapping[str, Any] | None) -> list[Symptom]:
+def _of_layer(number: int, layer: Mapping[str, Any], *, routes: bool, varied: bool) -> list[Symptom]:
     found = []
 
-    def add(key: str, figure: float, says: str) -> None:
-        found.append(SYMPTOMS[key].found(key, number, figure, f"layer {number}: {says}"))
+    def add(key: str, figure: float, says: str, *, is_note: bool = False) -> None:
+        symptom = SYMPTOMS[key].found(key, number, figure, f"layer {number}: {says}")
+        # what a layer has already need not be tried.
+        tries = tuple(each for each in symptom.tries if f"routing='{layer['routing']}'" not in each)
+        found.append(replace(symptom, tries=tries, is_note=is_note or symptom.is_note))
 
     if layer["cdr"] > DEAD:
         add("dead", layer["cdr"], f"{layer['cds']} of {layer['capsules']} capsules are dead")
@@ -146,14 +163,10 @@ def _of_layer(number: int, layer: Mapping[str, Any], above: Mapping[str, Any] | 
         add("starved", starved, f"the loss hardly reaches {count} of {layer['capsules']} capsules")
     if number == 1 and layer["car"] > ALWAYS:
         add("always", layer["car"], f"{layer['car']:.0%} of the primary capsules are active in an image")
-    if above is None:
+    if routes and varied:
+        _of_couplings(layer, add)
+    if not varied:
         return found
-    dyr, live = layer["dyr"], layer["live_targets"]
-    if layer["entropy"] is not None and layer["entropy"] > UNIFORM:
-        add("uniform", layer["entropy"], f"every capsule is coupled alike to all {layer['targets']} targets; nothing is routed")
-    elif dyr is not None and dyr < STATIC:
-        degree = "static" if dyr < 0.05 else "nearly static"
-        add("static", dyr, f"routing is {degree} ({layer['dys']:.1f} of {live} live targets)")
     views = layer["viewpoint"]
     worst = min((row for rows in views.values() for row in rows if row["is_mild"]), key=_kept, default=None)
     if worst is not None and _kept(worst) < MOVED:
@@ -164,6 +177,19 @@ def _of_layer(number: int, layer: Mapping[str, Any], above: Mapping[str, Any] | 
             f"(correlation {worst['correlation']:.2f}, {worst['chance']:.2f} by chance)",
         )
     return found
+
+
+def _of_couplings(layer: Mapping[str, Any], add: Callable[..., None]) -> None:
+    dys, live = layer["dys"], layer["live_targets"]
+    if layer["entropy"] is not None and layer["entropy"] > UNIFORM:
+        says = f"every capsule is coupled alike to all {layer['targets']} targets; nothing is routed"
+        by_design = layer["routing"] in _FIXED
+        add("uniform", layer["entropy"], says + (", by design" if by_design else ""), is_note=by_design)
+    elif dys is not None and dys < min(STATIC, live / 2):
+        # two targets and more are needed for a choice; among two, half of what perfect routing has.
+        by_design = layer["routing"] in _FIXED
+        degree = "static, by design" if by_design else "static" if layer["dyr"] < 0.02 else "nearly static"
+        add("static", layer["dyr"], f"routing is {degree} ({dys:.1f} of {live} live targets)", is_note=by_design)
 
 
 def _kept(row: Mapping[str, Any]) -> float:
@@ -177,19 +203,21 @@ def _kept(row: Mapping[str, Any]) -> float:
 
 def _of_network(record: Mapping[str, Any]) -> list[Symptom]:
     found = []
-    gap = record["negation_gap"]
+    gap = record["negation_share"]
     if gap is not None and gap < BLIND:
         says = "this net cannot tell x from −x: its scores are the same for primary capsules and their negative"
         found.append(SYMPTOMS["blind"].found("blind", None, gap, says))
     swaps = record["routing_matters"]
-    if swaps is not None:
-        lost = swaps["own"] - swaps["uniform"]
-        if lost < IDLE:
-            says = (
-                f"routing adds nothing: {swaps['own']:.1%} right with its couplings, {swaps['uniform']:.1%} with uniform ones "
-                f"({swaps['other']:.1%} with those of other images)"
-            )
-            found.append(SYMPTOMS["idle"].found("idle", None, lost, says))
+    layers = record["layers"]
+    routed = any(layer["routing"] != "uniform" for layer in layers[:-1])
+    # of a net that has learned nothing, nothing can be lost.
+    learned = swaps is not None and swaps["own"] > _LEARNED / layers[-1]["capsules"]
+    if swaps is not None and routed and learned and record["images"] >= _IMAGES and swaps["own"] - swaps["uniform"] < IDLE:
+        says = (
+            f"its couplings can be left out: {swaps['own']:.1%} right with them, {swaps['uniform']:.1%} with uniform ones "
+            f"({swaps['other']:.1%} with those of other images)"
+        )
+        found.append(SYMPTOMS["idle"].found("idle", None, swaps["own"] - swaps["uniform"], says))
     return found
 
 

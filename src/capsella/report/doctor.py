@@ -24,6 +24,7 @@ HEADER = (
     "x against −x",
     "gradient",
     "time ÷ attention's",
+    "memory ÷ attention's",
 )
 _UNITS = {"rotation": "degrees", "translation": "pixels", "shear": "degrees", "scale": "factor"}
 
@@ -94,6 +95,7 @@ def _row(number: int, layer: Record) -> list[str]:
         "" if layer["negation_gap"] is None else f"{layer['negation_gap']:.2g}",
         "" if layer["gradient"] is None else f"{layer['gradient']:.1e}",
         "" if cost is None else f"{cost['seconds'] / cost['attention_seconds']:.2g}",
+        "" if cost is None else f"{cost['memory'] / max(1, cost['attention_memory']):.2g}",
     ]
 
 

@@ -104,4 +104,4 @@ def shown(image: Tensor) -> Tensor:
     low, high = float(image.min()), float(image.max())
     if low >= 0 and high <= 1:
         return image
-    return (image - low) / (high - low)
+    return (image - low) / (high - low) if high > low else image.new_zeros(image.shape)
