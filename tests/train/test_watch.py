@@ -21,7 +21,7 @@ from tiny_runs import CLASSES, SIDE, capsnet, differing, losses, made_data, one_
 from torch import Tensor, nn
 
 import capsella
-from capsella.analysis import Revivals, Seen, activity, coupling_entropy, observe, routing_dynamics, seen_layer
+from capsella.analysis import Revivals, Seen, activity, coupling_entropy, gradient_norms, observe, routing_dynamics, seen_layer
 from capsella.data import from_tensors
 from capsella.models import evaluating
 from capsella.nn import CapsuleLinear
@@ -54,7 +54,7 @@ def unwatched(run: Run) -> list[dict[str, Any]]:
     return [event for event in told(run) if event["event"] != "watch"]
 
 
-def by_hand(model: nn.Module, images: Tensor) -> dict[str, float]:
+def by_hand(model: nn.Module, images: Tensor, targets: Tensor) -> dict[str, float]:
     """Return the figures of a net whose layers are fully connected."""
     with evaluating(model):
         _, seen = observe(model, images)
@@ -72,6 +72,11 @@ def by_hand(model: nn.Module, images: Tensor) -> dict[str, float]:
             f"layer{number}/entropy": coupling_entropy(layer.couplings).mean,
             f"layer{number}/revivals": 0,
         }
+    reached = gradient_norms(model, images, targets)
+    found["primary/gradient"] = float(reached[0].lower.mean())
+    for number, each in enumerate(reached, 1):
+        found[f"layer{number}/gradient"] = float(each.upper.mean())
+        found[f"layer{number}/weight_gradient"] = float(each.weights.mean())
     return found
 
 
@@ -90,7 +95,7 @@ def test_every_so_many_steps_the_figures_are_those_of_the_analysis() -> None:
     for event in events:
         then = capsnet()
         then.load_state_dict(kept[event["step"]])
-        expected = by_hand(then, val.batch(range(12)).images)
+        expected = by_hand(then, val.batch(range(12)).images, val.batch(range(12)).labels)
         assert set(event) == {"event", "step", "epoch", "images", *expected}
         assert {name: event[name] for name in expected} == pytest.approx(expected, rel=1e-6)
     assert events[0]["layer1/length"] != events[1]["layer1/length"]
@@ -123,10 +128,10 @@ def test_every_routing_can_be_watched(routing: str) -> None:
 
 def test_the_probe_is_of_the_validation_data_and_spread_over_them() -> None:
     data, val = made_data(20), made_data(1000, split="val", seed=5)
-    found = probe_of(data, val, CPU)
+    found = probe_of(data, val, CPU).images
     assert len(found) == PROBE
     assert torch.equal(found, val.batch([k * 1000 // PROBE for k in range(PROBE)]).images)
-    assert torch.equal(probe_of(data, made_data(3, split="val"), CPU), made_data(3, split="val").batch(range(3)).images)
+    assert torch.equal(probe_of(data, made_data(3, split="val"), CPU).images, made_data(3, split="val").batch(range(3)).images)
 
 
 def test_without_validation_data_it_is_of_the_training_images_as_they_are() -> None:
@@ -134,7 +139,7 @@ def test_without_validation_data_it_is_of_the_training_images_as_they_are() -> N
     placed = from_tensors(images, torch.arange(10) % 2, split="train", augment=capsella.data.Place(12))
     still = from_tensors(images, torch.arange(10) % 2, split="test", augment=capsella.data.Place(12))
     assert not torch.equal(placed.batch(range(10)).images, still.batch(range(10)).images)
-    assert torch.equal(probe_of(placed, None, CPU), still.batch(range(10)).images)
+    assert torch.equal(probe_of(placed, None, CPU).images, still.batch(range(10)).images)
 
 
 # the figures

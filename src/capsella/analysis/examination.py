@@ -136,7 +136,7 @@ def _layer_record(name: str, layer: _Layer, active: ActivityResult, above: Activ
         **dict.fromkeys(("dyr", "dys", "dyr_literal", "dys_literal", "targets", "live_targets", "entropy")),
         "change": None,
         "viewpoint": {},
-        **dict.fromkeys(("negation_gap", "gradient", "weight_gradient", "starved", "cost")),
+        **dict.fromkeys(("negation_gap", "gradient", "gradients", "weight_gradient", "weight_gradients", "starved", "cost")),
     }
     if above is None or not layer.routes:
         return found
@@ -227,12 +227,13 @@ def add_changes(record: dict[str, Any], model: nn.Module, kept: Sample, loss: Lo
             if len(gradient) != layer["capsules"]:
                 # a convolution above sees a capsule in several windows.
                 gradient = reached[k - 1][1].value
-            layer["gradient"] = float(gradient.mean())
+            layer["gradient"], layer["gradients"] = float(gradient.mean()), _digits(gradient)
             # classes that are as they should be have no gradient, and in a layer that nothing reaches nothing is starved.
             if not is_last:
                 layer["starved"] = float((gradient < _STARVED * gradient.mean()).double().mean())
             if k:
-                layer["weight_gradient"] = float(reached[k - 1][2].value.mean())
+                blocks = reached[k - 1][2].value  # [I, J]
+                layer["weight_gradient"], layer["weight_gradients"] = float(blocks.mean()), _digits(blocks.mean(dim=0))
 
 
 class _Mean:
@@ -279,6 +280,11 @@ def some_trees(
         return (), None, None
     turned = len(some) > len(images[:_TREES])
     return tuple(trees[:-1] if turned else trees), trees[-1] if turned else None, some
+
+
+def _digits(values: Tensor) -> list[float]:
+    """Return numbers with as many digits as anybody reads."""
+    return [float(f"{value:.3g}") for value in values.tolist()]
 
 
 def _number(value: float | Tensor) -> float | None:

@@ -23,8 +23,7 @@ HEADER = (
     "entropy",
     "x against −x",
     "gradient",
-    "time ÷ attention's",
-    "memory ÷ attention's",
+    "time, memory ÷ attention's",
 )
 _UNITS = {"rotation": "degrees", "translation": "pixels", "shear": "degrees", "scale": "factor"}
 
@@ -94,9 +93,13 @@ def _row(number: int, layer: Record) -> list[str]:
         _number(layer["entropy"]),
         "" if layer["negation_gap"] is None else f"{layer['negation_gap']:.2g}",
         "" if layer["gradient"] is None else f"{layer['gradient']:.1e}",
-        "" if cost is None else f"{cost['seconds'] / cost['attention_seconds']:.2g}",
-        "" if cost is None else f"{cost['memory'] / max(1, cost['attention_memory']):.2g}",
+        "" if cost is None else _beside_attention(cost),
     ]
+
+
+def _beside_attention(cost: Record) -> str:
+    time, memory = cost["seconds"] / cost["attention_seconds"], cost["memory"] / max(1, cost["attention_memory"])
+    return f"{time:.2g}, {memory:.2g}"
 
 
 def _number(value: float | None) -> str:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from capsella.data import Batch, ImageData
+from capsella.models import Prediction
 from capsella.train import turns
 from capsella.train.checkpoint import Checkpoint, CheckpointError, read_newest, restore_weights, write_checkpoint
 from capsella.train.config import TrainConfig
@@ -250,9 +251,14 @@ class Trainer:
         )
         self._restart_window()
 
-    def _watch(self, probe: Tensor) -> None:
+    def _watch(self, probe: Batch) -> None:
         """Look at the capsule layers; all processes do, since none would be on its way before the first one is."""
-        found, self.at.watched = self.with_room(lambda: look(self.model, probe, self.at.watched, context=self.fabric.autocast))
+
+        def loss(prediction: Prediction, targets: Tensor) -> Tensor:
+            return self.stepper.measure.classification(prediction, targets, self.stepper.progress)
+
+        given: dict[str, Any] = {"targets": probe.labels, "loss": loss, "context": self.fabric.autocast}
+        found, self.at.watched = self.with_room(lambda: look(self.model, probe.images, self.at.watched, **given))
         epoch = self.at.epoch + self.at.batch / self.per_epoch
         self.say({"event": "watch", "step": self.at.step, "epoch": epoch, "images": self.at.images, **found})
 

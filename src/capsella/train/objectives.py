@@ -99,7 +99,7 @@ class Measure:
         images, labels, parts, part_labels = tensors
         classes = labels if part_labels is None else part_labels
         prediction = Prediction(*self.network(images, classes))
-        loss = self._classification(prediction, labels, progress)
+        loss = self.classification(prediction, labels, progress)
         if prediction.reconstruction is not None and self.config.reconstruction:
             drawn = prediction.reconstruction.float()
             # a decoder without a mask draws the whole image, whatever it is composed of.
@@ -108,7 +108,8 @@ class Measure:
             loss = loss + self.config.reconstruction * error
         return loss, right(prediction.scores.detach(), classes).sum()
 
-    def _classification(self, prediction: Prediction, labels: Tensor, progress: Tensor) -> Tensor:
+    def classification(self, prediction: Prediction, labels: Tensor, progress: Tensor) -> Tensor:
+        """Return the loss of the scores alone, without reconstructions."""
         scores = prediction.scores
         if self.loss == "margin":
             m_pos, m_neg = self.config.margins

@@ -15,9 +15,10 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from capsella.analysis import Seen, activity, coupling_entropy, observe, routing_dynamics
+from capsella.analysis import LayerGradients, Seen, activity, coupling_entropy, gradient_norms, observe, routing_dynamics
+from capsella.analysis.gradients import Loss
 from capsella.analysis.layers import routing_layers
-from capsella.data import ImageData
+from capsella.data import Batch, ImageData
 from capsella.models import evaluating
 
 PROBE = 64
@@ -35,12 +36,12 @@ def check_watch(model: nn.Module, every: int) -> None:
         raise ValueError(f"watch={every} finds no capsule layer in this {type(model).__name__}; {works}")
 
 
-def probe_of(data: ImageData, validation: ImageData | None, device: torch.device) -> Tensor:
+def probe_of(data: ImageData, validation: ImageData | None, device: torch.device) -> Batch:
     """Return the images that every look is at: of the validation data, else of the training data without augmentation."""
     chosen = validation if validation is not None else ImageData(**{**vars(data), "training": False, "_made": {}})
     count = min(PROBE, len(chosen))
     # spread over the split: a set that is sorted by class has one class alone at its beginning.
-    return chosen.batch(torch.arange(count) * len(chosen) // count, device=device).images
+    return chosen.batch(torch.arange(count) * len(chosen) // count, device=device)
 
 
 def figures_of(seen: Sequence[Seen], before: Sequence[Life] = ()) -> tuple[Figures, list[Life]]:
@@ -86,11 +87,22 @@ def _dynamics(couplings: Tensor, alive: Tensor, windows: int) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
+def gradients_of(reached: Sequence[LayerGradients]) -> Figures:
+    """Return how strongly the loss reaches a capsule and a pair's weights, in the mean over each layer."""
+    found = {"primary/gradient": float(reached[0].lower.mean())}
+    for index, layer in enumerate(reached, 1):
+        found[f"layer{index}/gradient"] = float(layer.upper.mean())
+        found[f"layer{index}/weight_gradient"] = float(layer.weights.mean())
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
 def look(
     model: nn.Module,
     images: Tensor,
     before: Sequence[Life] = (),
     *,
+    targets: Tensor | None = None,
+    loss: Loss | None = None,
     context: Callable[[], Any] = contextlib.nullcontext,
 ) -> tuple[Figures, list[Life]]:
     """Run a network once on the probe and leave it as it was; see ``figures_of``.
@@ -99,12 +111,18 @@ def look(
         model: with capsella's routing layers.
         images: the probe.
         before: what was kept of the look before.
+        targets: classes of the probe.
+        loss: of the run; gradients are measured where it is given.
         context: entered around the forward pass, for autocast.
     """
     with _undisturbed(images.device), evaluating(model):
         with context():
             _, seen = observe(model, images)
-        return figures_of(seen, before)
+        found, lives = figures_of(seen, before)
+        if loss is not None and targets is not None:
+            with context():
+                found |= gradients_of(gradient_norms(model, images, targets, loss=loss))
+        return found, lives
 
 
 @contextlib.contextmanager
