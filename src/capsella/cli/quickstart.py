@@ -19,6 +19,7 @@ _NEXT = (
     ("compare mnist", "the same contest with three seeds each, and with LeNet"),
     ("compare FOLDER", "… on your own images, one folder per class"),
     ("evaluate {run}", "confusion matrix and calibration"),
+    ("doctor {run} --html page.html", "what is wrong with its capsules, with parse trees"),
     ("predict {run} IMAGE", "classify image files (--invert for ink on paper)"),
 )
 
