@@ -11,8 +11,10 @@ from PIL import Image
 from running import in_process
 
 from capsella import create_model, load_data
+from capsella.analysis import gradient_norms
 from capsella.data import from_tensors
 from capsella.train import fit
+from capsella.train.run import loss_of
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,19 @@ def test_a_dash_prints_the_record_alone(runs: dict[str, Path]) -> None:
     code, stdout, err = doctor(runs["blind"], "--json", "-")
     assert (code, err) == (0, "")
     assert json.loads(stdout)["images"] > 64
+
+
+def test_gradients_are_those_of_the_loss_that_the_run_was_trained_with(runs: dict[str, Path], tmp_path: Path) -> None:
+    found = {}
+    for loss in ("margin", "length_cross_entropy"):
+        data, model = load_data("sign"), create_model("sign_capsnet", bias=True)
+        run = fit(model, data, steps=1, loss=loss, folder=tmp_path / loss, progress=False, device="cpu")
+        sample = data.batch(torch.linspace(0, len(data) - 1, 64).round().long())
+        expected = gradient_norms(run.model, sample.images, sample.labels, loss=loss_of(run))[-1]
+        record = json.loads(doctor(tmp_path / loss, "--split", "train", "--json", "-")[1])
+        found[loss] = record["layers"][-1]["weight_gradient"]
+        assert found[loss] == pytest.approx(float(expected.weights.mean()), rel=1e-4)
+    assert found["margin"] != pytest.approx(found["length_cross_entropy"], rel=0.01)
 
 
 def test_a_condition_that_holds_is_a_failure(runs: dict[str, Path]) -> None:

@@ -64,10 +64,10 @@ def doctor(
 
 def _diagnose(loaded: Any, examined: Any, *, device: str, **options: Any) -> Any:
     from capsella.analysis import diagnose
-    from capsella.train.run import moved_to
+    from capsella.train.run import loss_of, moved_to
 
     with moved_to(loaded.model, device):
-        return diagnose(loaded.model, examined, **options)
+        return diagnose(loaded.model, examined, loss=loss_of(loaded), **options)
 
 
 def _pictures(found: Any, examined: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from capsella.data import ImageData
 from capsella.models import Prediction, as_prediction, create_model, evaluating
 from capsella.train.checkpoint import read_newest, restore_weights
+from capsella.train.config import TrainConfig
 from capsella.train.evaluation import Evaluation, evaluate
 from capsella.train.folder import RunFolder
+from capsella.train.objectives import Measure
 from capsella.train.record import Event, read_events
 
 
@@ -128,6 +130,13 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
     if isinstance(config, dict) and "name" in config:
         return dict(config)
     return {"class": f"{type(model).__module__}.{type(model).__qualname__}"}
+
+
+def loss_of(run: Run) -> Callable[[Prediction, Tensor], Tensor]:
+    """Return the loss that a run was trained with, at its end, without reconstructions."""
+    config = TrainConfig.of(run.config["train"])
+    measure = Measure(run.model, run.model, config, config.loss)
+    return lambda prediction, targets: measure.classification(prediction, targets, prediction.scores.new_ones(()))
 
 
 @contextlib.contextmanager
