@@ -281,9 +281,9 @@ def test_a_gpu_takes_the_steps_of_the_unwatched_run(fast: bool) -> None:
     assert [event["step"] for event in watched(seen)] == [2, 4, 6, 8, 10, 12, 14, 16]
     # cuDNN chooses its algorithms by time, and some add up in any order.
     assert losses(seen) == pytest.approx(losses(plain), rel=1e-4)
-    assert watched(seen)[-1]["layer1/length"] == pytest.approx(
-        by_hand(seen.model, probe_of(made_data(64), None, torch.device("cuda")))["layer1/length"], rel=1e-4
-    )
+    probe = probe_of(made_data(64), None, torch.device("cuda"))
+    expected = by_hand(seen.model, probe.images, probe.labels)["layer1/length"]
+    assert watched(seen)[-1]["layer1/length"] == pytest.approx(expected, rel=1e-4)
 
 
 # going on

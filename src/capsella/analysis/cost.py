@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from capsella.nn import RoutingLayer
 
-# a head has 64 values, or all of a shorter vector, as in bench/attention.py.
-_HEAD = 64
+HEAD = 64
+"""Values of one head, as in the transformers that the paper compares with; all of a vector that has no multiple of them."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def routing_cost(layer: RoutingLayer, poses: Tensor, activations: Tensor | None 
     """
     poses = poses.detach()
     width = poses.shape[2]
-    heads = width // _HEAD if width % _HEAD == 0 else 1
+    heads = width // HEAD if width % HEAD == 0 else 1
     with torch.random.fork_rng(devices=[poses.device] if poses.device.type == "cuda" else []):
         attention = nn.MultiheadAttention(width, heads, batch_first=True, device=poses.device, dtype=poses.dtype)
 

@@ -3,7 +3,7 @@ r"""How couplings move: from image to image (mitterreiter2023's dynamics), among
     dyr(i) = (1/n) Σ_j std_images(c_ij) / std(pr_n),   std(pr_n) = √((1 − 1/n)/n),   dys(i) = n · dyr(i)
 
 std(pr_n) is the spread of a coupling that is 1 for one of n targets, each as often as the others: perfect routing has
-dyr = 1, static routing dyr = 0, and dys says between how many targets a capsule chooses. The paper's printed figures fit
+dyr = 1, static routing dyr = 0; the paper reads dys as the expected number of targets. The paper's printed figures fit
 only if dead targets are left out and n counts the live ones (dys / dyr of its Table 1 is the number alive in the next layer);
 the literal reading, over all targets, is what is given without ``alive``.
 """
@@ -28,7 +28,7 @@ class Dynamics:
 
     Attributes:
         dyr: [I], the rate, 0 for couplings that never change and 1 for perfect routing; NaN with fewer than two live targets.
-        dys: [I], the sum: between how many targets a lower capsule chooses.
+        dys: [I], the sum; the paper's expected number of targets.
         dyr_mean: over the lower capsules.
         dys_mean: over the lower capsules.
         targets: n, how many upper capsules were counted.

@@ -84,7 +84,7 @@ SYMPTOMS: dict[str, Kind] = {
     ),
     "uniform": Kind(
         "couplings that are all alike",
-        "mitterreiter2023: uniform couplings classify as well as routed ones; a parse tree needs each capsule to choose",
+        "mitterreiter2023: nets with uniform couplings classify better than routed ones; a parse tree needs choices",
         ("longer votes: " + _START, "more routing iterations (num_iters)", _UNIFORM),
         "uniform-couplings",
     ),
@@ -97,7 +97,7 @@ SYMPTOMS: dict[str, Kind] = {
     "moved": Kind(
         "no viewpoint invariance",
         "mitterreiter2023, Figure 4: correlations fall with growing transformations in all layers; invariant capsules keep 1",
-        ("training on transformed images (--augment)", "more data", "a ConvNet trunk that pools"),
+        ("training on transformed images (--set data.augment=affnist)", "another backbone, as the paper suggests"),
         "viewpoint",
     ),
     "starved": Kind(
@@ -115,7 +115,7 @@ SYMPTOMS: dict[str, Kind] = {
     "always": Kind(
         "primary capsules that are always active",
         "mitterreiter2023, Table 2: all 16 primary capsules active in every image, so that they say nothing of what is in it",
-        ("a smaller trunk", "a decoder (reconstruction)", "the sabour squash (squash='sabour')"),
+        ("another backbone, as the paper suggests",),
         "always-active",
         is_note=True,
     ),

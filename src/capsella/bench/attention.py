@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from capsella.analysis.cost import HEAD
 from capsella.bench.clock import MEMORY_SAYS, peak_memory, time_all
 from capsella.bench.growth import power
 from capsella.bench.problems import Problem
@@ -26,9 +27,6 @@ from capsella.bench.routing import measure as measure_routing
 from capsella.testing import Case
 
 MHSA, RBA = "MHSA", "RBA"
-
-# values of one head, as in the transformers that the paper compares with: 64 of them, or all of a shorter vector.
-_HEAD = 64
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ def measure(
 
 def _attention(device: torch.device, along: str, n: int, d: int, batch_size: int, budget: float) -> AttentionReading:
     torch.manual_seed(0)
-    module = nn.MultiheadAttention(d, max(1, d // _HEAD), batch_first=True, device=device)
+    module = nn.MultiheadAttention(d, max(1, d // HEAD), batch_first=True, device=device)
     parameters = list(module.parameters())
     vectors = torch.randn(batch_size, n, d, device=device, requires_grad=True)
     pull = torch.randn_like(vectors)
