@@ -65,10 +65,28 @@ def estimate(model: nn.Module, loss_of: Callable[[int], Tensor], optimiser: str,
             small, large = (int(_MARGIN * _kept(functools.partial(loss_of, size), own)) for size in sizes)
     for name, buffer in model.named_buffers():
         buffer.copy_(buffers[name])
-    per_image = max(0, large - small) // (sizes[1] - sizes[0])
-    # gradients, and on a GPU the room that convolutions work in.
-    besides = max(trained, small - per_image * sizes[0]) if device.type == "cuda" else trained
+    if device.type == "cuda":
+        besides, per_image = _line(sizes, (small, large), least=trained)
+    else:
+        besides, per_image = trained, max(0, large - small) // (sizes[1] - sizes[0])
     return MemoryEstimate(weights + trained * _KEPT[optimiser] + besides, per_image)
+
+
+def _line(sizes: tuple[int, int], peaks: tuple[int, int], *, least: int) -> tuple[int, int]:
+    """Return bytes that do not grow with the batch, and those that each image adds, from the peaks of two batches.
+
+    Gradients are there whatever the batch, so the line begins at ``least`` or above it: where a convolution takes more room to
+    work in for the larger batch alone, a line through both peaks would begin below, and promise too much for larger ones.
+
+    Example:
+        >>> _line((2, 4), (110, 120), least=50)
+        (100, 5)
+        >>> _line((2, 4), (60, 210), least=50)
+        (50, 40)
+    """
+    slope = max(0, peaks[1] - peaks[0]) // (sizes[1] - sizes[0])
+    begin = max(least, peaks[0] - slope * sizes[0])
+    return begin, max(0, peaks[1] - begin) // sizes[1]
 
 
 def _peak(model: nn.Module, run: Callable[[], Tensor], device: torch.device) -> int:
