@@ -27,7 +27,7 @@ from capsella.train.processes import fabric_package
 from capsella.train.step import Stepper
 
 SIDE = 21
-TIMES = ("seconds", "images_per_second")
+TIMES = ("seconds", "watch_seconds", "images_per_second")
 
 
 def tiny_data(count: int = 10, *, side: int = SIDE, seed: int = 1, split: str = "train", **options: Any) -> ImageData:

@@ -376,3 +376,19 @@ def test_how_far_one_of_several_runs_has_come_is_not_hidden_by_its_layers(tmp_pa
     event = children._last_event(tmp_path / "metrics.jsonl")
     assert event is not None
     assert event["event"] == "epoch"
+
+
+def test_the_record_says_how_long_was_looked_and_progress_where_it_was_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = short_run(capsnet(), steps=4, watch=2).record
+    assert record is not None
+    assert 0 < record["watch_seconds"] < record["seconds"]
+    unseen = short_run(capsnet(), steps=4).record
+    assert unseen is not None
+    assert unseen["watch_seconds"] == 0
+    screen = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", screen)
+    for looks in (0.0, 2.9, 10.0):
+        told = {"seconds": 100.0, "watch_seconds": looks, "config": {"train": {"watch": 50}}}
+        Progress()({"event": "end", "status": "finished", "record": told})
+    # 90 seconds of steps, of which 3 % are 2.7.
+    assert screen.getvalue() == "watching took 10% of the time; --watch 186 would take about 3%\n"

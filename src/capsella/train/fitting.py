@@ -249,6 +249,7 @@ class _Job:
             "epochs": at.epoch,
             "images": at.images,
             "seconds": trainer.clock(),
+            "watch_seconds": at.watch_seconds,
             "images_per_second": _speed(self.events, at.images, trainer.clock()),
             "memory_estimate": self._step_memory(),
             "peak_memory": _peak_memory(trainer.stepper.device),

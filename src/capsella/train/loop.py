@@ -257,8 +257,13 @@ class Trainer:
         def loss(prediction: Prediction, targets: Tensor) -> Tensor:
             return self.stepper.measure.classification(prediction, targets, self.stepper.progress)
 
+        if self.stepper.device.type == "cuda":
+            # steps that are still under way are no part of the look.
+            torch.cuda.synchronize(self.stepper.device)
+        start = time.monotonic()
         given: dict[str, Any] = {"targets": probe.labels, "loss": loss, "context": self.fabric.autocast}
         found, self.at.watched = self.with_room(lambda: look(self.model, probe.images, self.at.watched, **given))
+        self.at.watch_seconds += time.monotonic() - start
         epoch = self.at.epoch + self.at.batch / self.per_epoch
         self.say({"event": "watch", "step": self.at.step, "epoch": epoch, "images": self.at.images, **found})
 

@@ -16,6 +16,7 @@ class Position:
         step: steps that are over.
         images: images seen.
         seconds: time in training so far, validation and checkpoints included.
+        watch_seconds: of these, time in looks at the health of the capsule layers.
         history: one entry per finished epoch.
         epoch_sums: of the present pass: loss · images, right answers, images.
         watched: of every capsule layer, what the last look at its health left to be compared with the next.
@@ -26,6 +27,7 @@ class Position:
     step: int = 0
     images: int = 0
     seconds: float = 0.0
+    watch_seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
     epoch_sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     watched: list[dict[str, Any]] = field(default_factory=list)

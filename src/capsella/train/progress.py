@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import Any
@@ -11,6 +12,8 @@ from capsella.train.record import Event
 
 # without a terminal, an epoch that takes long says a word so often, in seconds.
 _WORD_EVERY = 30
+# of a run's time, what looks at the capsule layers should take at most.
+_WATCH_SHARE = 0.03
 
 
 class Progress:
@@ -38,6 +41,7 @@ class Progress:
             self._watch(event)
         elif kind == "end":
             self.close()
+            self._end(event["record"])
 
     def close(self) -> None:
         """Take the bar away."""
@@ -107,6 +111,15 @@ class Progress:
             self._dead[name] = dead
         if news:
             self._say(f"step {event['step']:,}: {', '.join(news)} capsules are dead")
+
+    def _end(self, record: dict[str, Any]) -> None:
+        """Say what the looks cost where it is more than they should."""
+        looks, seconds, every = record["watch_seconds"], record["seconds"], record["config"]["train"]["watch"]
+        share = looks / max(1e-9, seconds)
+        if share > _WATCH_SHARE:
+            # of the steps' own time.
+            enough = math.ceil(every * looks / (_WATCH_SHARE * max(1e-9, seconds - looks)))
+            self._say(f"watching took {share:.0%} of the time; --watch {enough:,} would take about {_WATCH_SHARE:.0%}")
 
     def _say(self, line: str) -> None:
         self._said_at = time.monotonic()
