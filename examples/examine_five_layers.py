@@ -1,9 +1,9 @@
 """What is wrong with five capsule layers, and does another routing, a bias or another start help (mitterreiter2023)?
 
 The paper's net (16, 16, 16, 16 and 10 capsules of 8 values) learns MNIST placed at random on 40×40 until 99.2 % of the placed
-test images are right, or 60 epochs have passed; like the paper, it is stopped by the test images. Four times: with agreement as
-published, with uniform couplings, with a bias, and from a length-preserving start. Then ``capsella doctor`` examines each on
-affine test images.
+test images are right, or 60 epochs have passed; like the paper, it is stopped by the test images. Five times: with agreement as
+published, with uniform couplings, with a bias, from a length-preserving start, and with uniform couplings from such a start.
+Then ``capsella doctor`` examines each on affine test images.
 
 Best on a GPU: ``python examples/examine_five_layers.py --device cuda``. What is finished is not done again.
 """
@@ -25,6 +25,7 @@ VARIANTS = {
     "uniform": {"model.routing": "uniform"},
     "bias": {"model.bias": True},
     "length-preserving": {"model.init": "length_preserving"},
+    "uniform-length-preserving": {"model.routing": "uniform", "model.init": "length_preserving"},
 }
 
 
@@ -46,7 +47,7 @@ def plans(epochs: int, device: str, seed: int) -> dict[str, Plan]:
 
 
 def main() -> None:
-    """Train the four, examine them, and print what happened."""
+    """Train all of them, examine them, and print what happened."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/five_layers"), help="where runs, records and pages go")
     parser.add_argument("--epochs", type=int, default=60, help="at most (default 60)")

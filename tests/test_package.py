@@ -146,7 +146,7 @@ def test_the_first_example_refuses_zero_epochs(monkeypatch: pytest.MonkeyPatch, 
     assert "--epochs=0 is too small; expected at least 1" in err
 
 
-def test_the_example_of_five_layers_trains_the_paper_s_net_in_four_ways() -> None:
+def test_the_example_of_five_layers_trains_the_paper_s_net_in_five_ways() -> None:
     plans = runpy.run_path(str(ROOT / "examples" / "examine_five_layers.py"))["plans"](60, "cpu", 0)
     assert {plan.model for plan in plans.values()} == {"parse_capsnet"}
     assert [plan.model_options for plan in plans.values()] == [
@@ -154,6 +154,7 @@ def test_the_example_of_five_layers_trains_the_paper_s_net_in_four_ways() -> Non
         {"routing": "uniform"},
         {"bias": True},
         {"init": "length_preserving"},
+        {"routing": "uniform", "init": "length_preserving"},
     ]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import capsella
 from capsella.analysis import SYMPTOMS, Diagnosis, ForeignLayers, Seen, diagnose, seen_layer
 from capsella.analysis.doctor import FIGURES
-from capsella.analysis.symptoms import condition
+from capsella.analysis.symptoms import condition, find_symptoms
 from capsella.models import Prediction
 from capsella.nn import CapsuleLinear
 from capsella.train import fit
@@ -345,3 +345,50 @@ def test_what_is_no_condition_is_refused(text: str) -> None:
 def test_an_unknown_figure_is_named_with_its_neighbours() -> None:
     with pytest.raises(ValueError, match="fail-on='daed' is unknown; did you mean 'dead'"):
         condition("daed>1", FIGURES)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "guess", "images", "said"),
+    [
+        (0.1135, 0.1135, 10_000, True),
+        (0.15, 0.1135, 10_000, True),
+        (0.17, 0.1135, 10_000, False),
+        (0.96, 0.95, 10_000, False),
+        (0.95, 0.95, 10_000, True),
+        (0.0, 0.5, 9, False),
+        (1.0, 1.0, 10_000, False),
+        (None, None, 10_000, False),
+    ],
+)
+def test_a_net_that_names_one_class_for_all_has_learned_nothing(
+    accuracy: float | None, guess: float | None, images: int, said: bool
+) -> None:
+    found = find_symptoms(
+        {
+            **{"images": images, "non_finite": 0.0, "accuracy": accuracy, "guess": guess, "bias": False, "layers": []},
+            **{"negation_share": None, "routing_matters": None},
+        }
+    )
+    assert [symptom.key for symptom in found] == ["guessing"] * said
+    assert all("it has learned nothing: " in symptom.says for symptom in found)
+
+
+def test_the_most_frequent_class_is_what_guessing_gives() -> None:
+    net, images, targets = healthy()
+    wrong = torch.where(torch.arange(40) < 10, 1, 0)
+    record = diagnose(net, images, wrong, views={}).record
+    assert record["guess"] == 0.75
+    assert diagnose(net, images, targets, views={}).record["guess"] == 0.5
+
+
+@pytest.mark.parametrize(("above", "advised"), [(True, False), (False, True)])
+def test_what_every_layer_has_is_not_advised(above: bool, advised: bool) -> None:
+    net = Net(CapsuleLinear(6, 4, 5, 4, bias=True), CapsuleLinear(5, 4, 3, 4, bias=above))
+    with torch.no_grad():
+        net.layers[0].weight[:, 2] = 0
+        net.layers[0].bias[2] = 0
+    found = diagnose(net, some_images(), views={})
+    assert found.record["bias"] == above
+    (dead,) = [symptom for symptom in found.symptoms if symptom.key == "dead"]
+    assert ("bias=True" in " ".join(dead.tries)) == advised
+    assert "length-preserving" in " ".join(dead.tries)

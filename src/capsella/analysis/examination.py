@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -73,6 +74,7 @@ class Examination:
     def __init__(self, model: nn.Module, adapter: Adapter | None, sweep: bool) -> None:
         self.model, self.adapter, self.sweep = model, adapter, sweep
         self.images = self.right = self.labelled = self.broken = 0
+        self.classes: Counter[int] = Counter()
         self.names: list[str] = []
         self.layers: list[_Layer] = []
         self.trees: TreeStatisticsOf | None = TreeStatisticsOf()
@@ -101,6 +103,7 @@ class Examination:
         if targets is not None and targets.ndim == 1:
             self.right += int((as_prediction(output).scores.argmax(dim=1) == targets).sum())
             self.labelled += len(images)
+            self.classes.update(targets.tolist())
 
     def statistics(self) -> TreeStatistics | None:
         """Return the parse trees' statistics, or None where there are no trees."""
@@ -117,11 +120,17 @@ class Examination:
             "images": self.images,
             "non_finite": self.broken / self.images,
             "accuracy": self.right / self.labelled if self.labelled else None,
+            # what always naming the most frequent class would give.
+            "guess": max(self.classes.values()) / self.labelled if self.labelled else None,
+            "bias": None if self.adapter is not None else self._has_bias(),
             "layers": layers,
             "negation_gap": None,
             "negation_share": None,
             "routing_matters": None,
         }
+
+    def _has_bias(self) -> bool:
+        return all(layer.bias is not None for layer in routing_layers(self.model).values())
 
 
 def _layer_record(name: str, layer: _Layer, active: ActivityResult, above: ActivityResult | None) -> dict[str, Any]:

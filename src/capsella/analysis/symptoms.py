@@ -61,7 +61,7 @@ _BIAS = "a bias on every routing layer (bias=True)"
 _START = "a length-preserving start (init.length_preserving_)"
 _TRAINABLE = "trainable couplings (routing='trainable')"
 _FEWER = "fewer capsule layers"
-_UNIFORM = "uniform routing (routing='uniform'): as good, and cheaper"
+_UNIFORM = "uniform routing (routing='uniform'): cheaper, and as good where it trains"
 
 SYMPTOMS: dict[str, Kind] = {
     "broken": Kind(
@@ -69,6 +69,12 @@ SYMPTOMS: dict[str, Kind] = {
         "none reports such a net; lengths lie between 0 and 1 (mitterreiter2023, section 3)",
         ("a smaller learning rate (--lr)", "a checkpoint from before", "float32 (--precision float32)"),
         "broken",
+    ),
+    "guessing": Kind(
+        "answers no better than guessing",
+        "peer2022, Tables 2 and 3: deep nets without a bias stay near 10 % of ten classes, with one they train",
+        (_BIAS, _START, _FEWER),
+        "guessing",
     ),
     "dead": Kind(
         "dead capsules",
@@ -122,7 +128,7 @@ SYMPTOMS: dict[str, Kind] = {
 }
 """Every kind of symptom, by key."""
 
-DEAD, STATIC, UNIFORM, BLIND, MOVED, STARVED, IDLE, ALWAYS = 0.05, 2.0, 0.999, 1e-4, 0.5, 0.1, 0.01, 0.99
+DEAD, STATIC, UNIFORM, BLIND, MOVED, STARVED, IDLE, ALWAYS, GUESSING = 0.05, 2.0, 0.999, 1e-4, 0.5, 0.1, 0.01, 0.99, 0.05
 """From where on a figure is a symptom; docs/doctor.md says why."""
 
 _SAME = 0.95
@@ -143,7 +149,13 @@ def find_symptoms(record: Mapping[str, Any]) -> list[Symptom]:
     layers: Sequence[Mapping[str, Any]] = record["layers"]
     for number, layer in enumerate(layers, 1):
         found += _of_layer(number, layer, routes=number < len(layers), varied=record["images"] >= _IMAGES)
-    return found + _of_network(record)
+    found += _of_network(record)
+    # what every layer has already need not be tried.
+    return [_without(symptom, _BIAS) for symptom in found] if record["bias"] else found
+
+
+def _without(symptom: Symptom, advice: str) -> Symptom:
+    return replace(symptom, tries=tuple(each for each in symptom.tries if each != advice))
 
 
 def _of_layer(number: int, layer: Mapping[str, Any], *, routes: bool, varied: bool) -> list[Symptom]:
@@ -203,6 +215,13 @@ def _kept(row: Mapping[str, Any]) -> float:
 
 def _of_network(record: Mapping[str, Any]) -> list[Symptom]:
     found = []
+    guesses = _is_guessing(record)
+    if guesses:
+        says = (
+            f"it has learned nothing: {record['accuracy']:.2%} right, "
+            f"and always naming the most frequent class gives {record['guess']:.2%}"
+        )
+        found.append(SYMPTOMS["guessing"].found("guessing", None, record["accuracy"], says))
     gap = record["negation_share"]
     if gap is not None and gap < BLIND:
         says = "this net cannot tell x from −x: its scores are the same for primary capsules and their negative"
@@ -210,8 +229,8 @@ def _of_network(record: Mapping[str, Any]) -> list[Symptom]:
     swaps = record["routing_matters"]
     layers = record["layers"]
     routed = any(layer["routing"] != "uniform" for layer in layers[:-1])
-    # of a net that has learned nothing, nothing can be lost.
-    learned = swaps is not None and swaps["own"] > _LEARNED / layers[-1]["capsules"]
+    # of a net that has learned nothing, nothing can be lost; a few images are guessed right by luck.
+    learned = swaps is not None and not guesses and swaps["own"] > _LEARNED / layers[-1]["capsules"]
     if swaps is not None and routed and learned and record["images"] >= _IMAGES and swaps["own"] - swaps["uniform"] < IDLE:
         says = (
             f"its couplings can be left out: {swaps['own']:.1%} right with them, {swaps['uniform']:.1%} with uniform ones "
@@ -219,6 +238,14 @@ def _of_network(record: Mapping[str, Any]) -> list[Symptom]:
         )
         found.append(SYMPTOMS["idle"].found("idle", None, swaps["own"] - swaps["uniform"], says))
     return found
+
+
+def _is_guessing(record: Mapping[str, Any]) -> bool:
+    """Tell whether little is gained over naming one class for all; not to be told of few images, or of one class."""
+    accuracy, guess = record["accuracy"], record["guess"]
+    if accuracy is None or record["images"] < _IMAGES or guess == 1:
+        return False
+    return bool((accuracy - guess) / (1 - guess) < GUESSING)
 
 
 @dataclass(frozen=True)
