@@ -125,7 +125,7 @@ class Pretended:
 
     made: list[Pretended]
 
-    def __init__(self, threads: int, root: str | None, environment: Mapping[str, str]) -> None:
+    def __init__(self, threads: int, root: str | None, environment: Mapping[str, str], after: object) -> None:
         self.threads, self.environment, self.most = threads, environment, 0
         self.running: list[Any] = []
         self.programs: list[int] = []

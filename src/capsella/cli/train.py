@@ -190,12 +190,14 @@ def _run(plan: Any, folder: Path, *, resume: bool, root: Path | None, tensorboar
 
     from capsella.train.board import Board
     from capsella.train.plan import run_plan
+    from capsella.train.processes import without_subnormals
 
     # processes beside the first one work in silence.
     first = os.environ.get("RANK", "0") == "0" and os.environ.get("LOCAL_RANK", "0") == "0"
     board = Board(folder) if tensorboard and first else None
     try:
-        run = run_plan(plan, folder, root=root, resume=resume, progress=first, listeners=[board] if board else [])
+        with without_subnormals():
+            run = run_plan(plan, folder, root=root, resume=resume, progress=first, listeners=[board] if board else [])
     finally:
         if board:
             board.close()

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, resource_tracker
 from pathlib import Path
@@ -171,10 +171,13 @@ class Children:
         threads: of each.
         root: the data directory.
         environment: variables that they have beside those of this process.
+        after: called there with the folder of a run that has ended.
     """
 
-    def __init__(self, threads: int, root: str | None, environment: Mapping[str, str]) -> None:
-        self.threads, self.root, self.environment = threads, root, dict(environment)
+    def __init__(
+        self, threads: int, root: str | None, environment: Mapping[str, str], after: Callable[[Path], None] | None = None
+    ) -> None:
+        self.threads, self.root, self.environment, self.after = threads, root, dict(environment), after
         self.running: list[Child] = []
 
     def __enter__(self) -> Self:
@@ -194,7 +197,8 @@ class Children:
         life, theirs = spawn.Pipe()
         pipes = [spawn.Pipe() for _ in jobs]
         todo = [(plan, folder, end) for (plan, folder), (_, end) in zip(jobs, pipes, strict=True)]
-        process = spawn.Process(target=_be, args=(theirs, todo, self.root, self.threads, self.environment), daemon=True)
+        given = (theirs, todo, self.root, self.threads, self.environment, self.after)
+        process = spawn.Process(target=_be, args=given, daemon=True)
         with interrupts_held_back():
             process.start()
             program = Program(process, life, len(jobs))
@@ -257,23 +261,30 @@ def leave_the_terminal() -> None:
 
 
 def _be(
-    life: Any, todo: Sequence[tuple[Plan, Path, Any]], root: str | None, threads: int, environment: Mapping[str, str]
+    life: Any,
+    todo: Sequence[tuple[Plan, Path, Any]],
+    root: str | None,
+    threads: int,
+    environment: Mapping[str, str],
+    after: Callable[[Path], None] | None,
 ) -> None:
     """Be the process of some runs, each with a pipe of its own."""
     leave_the_terminal()
     threading.Thread(target=_stop_with, args=(life,), daemon=True).start()
+    # before torch has any thread but this one.
+    torch.set_flush_denormal(True)
     # before the device is reached, and the compiler is loaded, which starts so many helpers.
     os.environ.update({**environment, "TORCHINDUCTOR_COMPILE_THREADS": str(threads)})
     torch.set_num_threads(threads)
     if len(todo) == 1:
-        _carry_out(*todo[0], root)
+        _carry_out(*todo[0], root, after)
         return
     # the same for all: what a run finds when it begins is what it puts back when it ends, while others go on.
     with products_in(todo[0][0].train.precision):
-        turns.in_turns([functools.partial(_carry_out, *each, root) for each in todo])
+        turns.in_turns([functools.partial(_carry_out, *each, root, after) for each in todo])
 
 
-def _carry_out(plan: Plan, folder: Path, pipe: Any, root: str | None) -> None:
+def _carry_out(plan: Plan, folder: Path, pipe: Any, root: str | None, after: Callable[[Path], None] | None) -> None:
     """Carry one run out; say at the end what went wrong, or nothing."""
     problem, details = "", ""
     try:
@@ -285,6 +296,8 @@ def _carry_out(plan: Plan, folder: Path, pipe: Any, root: str | None) -> None:
         # its record says so, and its last good checkpoint is there.
         with contextlib.suppress(NonFiniteLoss):
             run_plan(plan, folder, root=root, resume=RunFolder(folder).holds_a_run, progress=False)
+        if after is not None:
+            after(folder)
     # whatever it is, the runs beside this one go on.
     except (Exception, SystemExit) as error:
         known = isinstance(error, RunError | ValueError | TypeError) and str(error)

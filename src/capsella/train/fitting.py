@@ -24,7 +24,7 @@ from capsella.train.health import NonFiniteLoss
 from capsella.train.loop import Trainer
 from capsella.train.memory import MemoryEstimate, available, estimate
 from capsella.train.objectives import AsTensors, Measure, choose_loss, shows_several, tensors_of
-from capsella.train.processes import layout, make_fabric, products_in, trying_algorithms
+from capsella.train.processes import layout, make_fabric, products_in, trying_algorithms, without_subnormals
 from capsella.train.progress import Progress
 from capsella.train.record import Event, Listener, MetricsFile, as_json, describe_data, environment, read_events, write_json
 from capsella.train.run import Run, describe_model
@@ -80,6 +80,7 @@ def fit(
     fabric = make_fabric(config, unused_parameters=several and _has_unused(model, data, config, loss))
     with contextlib.ExitStack() as stack:
         stack.enter_context(products_in(config.precision))
+        stack.enter_context(without_subnormals())
         if place is not None:
             _together(fabric, lambda: _claim(stack, place, resume))
         splits = {"train": data, "validation": validation, "test": test}

@@ -64,6 +64,8 @@ def run_together(
     program: bool = False,
     root: str | os.PathLike[str] | None = None,
     watch: Callable[[Sequence[Standing]], None] | None = None,
+    admit: Callable[[Path], bool] | None = None,
+    after: Callable[[Path], None] | None = None,
 ) -> Generator[Outcome, None, None]:
     """Carry many plans out, several at a time, and give each back as it ends.
 
@@ -87,6 +89,8 @@ def run_together(
             can be gone on with.
         root: the data directory; what has to be fetched is fetched before the first process starts.
         watch: called about five times a second with the runs that are under way.
+        admit: asked before a run starts, by its folder; where it says no, that run is left out.
+        after: called with the folder of a run that has ended, in its process; it must be a function that can be pickled.
 
     Raises:
         ValueError: two plans have one folder, ``at_once`` is no count, or ``mps`` is asked for and no run goes on a GPU, or
@@ -117,7 +121,9 @@ def run_together(
     if mps and program:
         raise ValueError("mps=True is for processes, and program=True puts the runs into one; leave one of them out")
     # one process shares with nobody.
-    return _run(todo, at_once, threads, False if program else mps, program, None if root is None else os.fspath(root), watch)
+    share = False if program else mps
+    place = None if root is None else os.fspath(root)
+    return _run(todo, at_once, threads, share, program, place, watch, admit, after)
 
 
 def _run(
@@ -128,6 +134,8 @@ def _run(
     program: bool,
     root: str | None,
     watch: Callable[[Sequence[Standing]], None] | None,
+    admit: Callable[[Path], bool] | None,
+    after: Callable[[Path], None] | None,
 ) -> Generator[Outcome, None, None]:
     ended = 0
     waiting: deque[tuple[Plan, Path]] = deque()
@@ -144,9 +152,12 @@ def _run(
     together = min(number, len(plans))
     with StopWish() as wish, _shared_gpu(mps, together > 1 and _on_gpu(plans)) as environment:
         share = threads if threads is not None else max(1, cores() // (1 if program else together))
-        with Children(share, root, environment or _without(mps, plans)) as children:
+        with Children(share, root, environment or _without(mps, plans), after) as children:
             while (waiting or children.running) and not _is_made(wish):
                 while waiting and len(children.running) < number and not (program and children.running):
+                    if admit is not None and not admit(waiting[0][1]):
+                        waiting.popleft()
+                        continue
                     children.start(_alike(waiting, number if program else 1))
                 for outcome in children.ended(LOOK):
                     # a signal reaches a group of processes: one that died of it has not failed.
