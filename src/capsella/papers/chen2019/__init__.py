@@ -1,0 +1,1 @@
+"""Generalized Capsule Networks with Trainable Routing Procedure."""

@@ -1,0 +1,1 @@
+"""Capsule Network is Not More Robust than Convolutional Network."""

@@ -1,0 +1,1 @@
+"""Limitation of Capsule Networks."""

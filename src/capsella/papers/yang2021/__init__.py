@@ -1,0 +1,1 @@
+"""Routing Towards Discriminative Power of Class Capsules."""
