@@ -178,12 +178,27 @@ LITERAL: list[tuple[str, dict[str, Any], int]] = [
     ("deep_capsnet", {"depth": 3, "bias": False}, 8_541_552 - 352),
     ("deep_capsnet", {"depth": 4, "bias": False}, 8_578_608 - 544),
     ("deep_capsnet", {"depth": 5, "bias": False}, 8_615_664 - 736),
+    ("deep_capsnet", {"depth": 2, "bias": "last"}, 8_215_728),
+    ("deep_capsnet", {"depth": 5, "bias": "last"}, 8_615_664 - 3 * 16 * 12),
+    ("deep_capsnet", {"depth": 5, "bias": "last", "routing": "em"}, 8_293_124 - 3 * 16 * 10),
+    # 82·16 + (16·81 + 1)·32 in the convolutions; 36·4 capsules, or 4 with a stride of 2; biases of 16·12 and 10·16.
+    (
+        "deep_capsnet",
+        {"depth": 3, "channels": 16, "types": 4, "reconstruction": "none"},
+        1_312 + 41_504 + 144 * 16 * 96 + 16 * 10 * 192 + 352,
+    ),
+    (
+        "deep_capsnet",
+        {"depth": 3, "channels": 16, "types": 4, "trunk_stride": 2, "reconstruction": "none"},
+        1_312 + 41_504 + 4 * 16 * 96 + 16 * 10 * 192 + 352,
+    ),
     ("deep_capsnet", {"depth": 5, "routing": "em"}, 8_293_124),
     ("deep_capsnet", {"depth": 6, "routing": "em"}, 8_318_916),
     ("deep_capsnet", {"depth": 7, "routing": "em"}, 8_344_708),
     ("deep_capsnet", {"depth": 8, "routing": "em"}, 8_370_500),
     ("deep_capsnet", {"depth": 9, "routing": "em"}, 8_396_292),
     ("parse_capsnet", {"image_size": 40}, 2_537_504),
+    ("parse_capsnet", {"image_size": 40, "bias": "last"}, 2_537_504 + 10 * 8),
     ("parse_capsnet", {"image_size": 40, "capsules": (16, 16, 10)}, 2_504_224),
     ("gcapsnet_fc", {}, 8_227_088),
     ("gcapsnet_fc", {"reconstruction": "none"}, 6_815_744),
@@ -201,7 +216,10 @@ LITERAL: list[tuple[str, dict[str, Any], int]] = [
     ("lenet", {}, 431_080),
     ("sign_capsnet", {}, 82),
     ("sign_capsnet", {"bias": False}, 60),
+    ("sign_capsnet", {"bias": "last"}, 62),
     ("sign_capsnet", {"routing": "em"}, 126),
+    ("sign_capsnet", {"trunk": "linear"}, 20 + 20 * 20 + 20 + 20 * 2 + 2),
+    ("sign_capsnet", {"trunk": "relu", "bias": False}, 20 + 20 * 20 + 20 * 2),
 ]
 
 

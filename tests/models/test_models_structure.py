@@ -135,16 +135,16 @@ def by_hand(path: str, x: Tensor, tensors: Iterator[Tensor], *, training: bool) 
     for step in path.split(", "):
         kind, *numbers = step.split()
         sizes = [int(number) for number in numbers]
-        weight = next(tensors) if kind in ("conv", "unbiased", "depthwise", "dense") else None
+        weight = next(tensors) if kind in ("conv", "unbiased", "depthwise", "dense", "linear") else None
         if kind in ("conv", "unbiased"):
             assert weight.shape == (sizes[0], x.shape[1], sizes[1], sizes[1])
             x = conv2d(x, weight, next(tensors) if kind == "conv" else None, sizes[2])
         elif kind == "depthwise":
             assert weight.shape == (x.shape[1], 1, *x.shape[2:])
             x = (torch.einsum("bchw,cihw->bc", x, weight) + next(tensors))[..., None, None]
-        elif kind == "dense":
+        elif kind in ("dense", "linear"):
             assert weight.shape == (sizes[0], x.shape[1])
-            x = x @ weight.T + next(tensors)
+            x = x @ weight.T + (next(tensors) if kind == "dense" else 0)
         elif kind == "norm":
             scale, shift, mean, variance, _ = (next(tensors) for _ in range(5))
             if training:
@@ -222,6 +222,20 @@ def test_images_become_scores_or_primary_capsules_as_written(named: tuple[str, M
 def test_mitterreiter2023_s_cifar10_backbone_normalises_before_its_relu() -> None:
     block = "conv 128 3 2, norm, relu"
     assert_path(shaken(create_model("parse_capsnet", backbone="cifar10")).eval(), f"{block}, {block}, depthwise, row 8, exp")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "path"),
+    [
+        ("deep_capsnet", {"channels": 5, "types": 3}, "conv 5 9 1, relu, conv 24 9 2, row 8, sabour"),
+        ("deep_capsnet", {"channels": 5, "types": 3, "trunk_stride": 2}, "conv 5 9 2, relu, conv 24 9 2, row 8, sabour"),
+        ("sign_capsnet", {"trunk": "linear"}, "flatten, linear 20, groups 1"),
+        ("sign_capsnet", {"trunk": "relu"}, "flatten, linear 20, relu, groups 1"),
+    ],
+)
+def test_other_trunks_of_peer2022_s_nets_are_as_written(name: str, options: dict[str, Any], path: str) -> None:
+    torch.manual_seed(0)
+    assert_path(shaken(create_model(name, image_size=SIZES.get(name, (25, 29)), **options)), path)
 
 
 def settings(layer: RoutingLayer) -> Layer:

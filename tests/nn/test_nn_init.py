@@ -75,8 +75,8 @@ def started(name: str, **options: Any) -> Net:
 
 
 def test_every_scheme_is_tested() -> None:
-    expected = ["chen2019", "gu2021", "hinton2018", "mitterreiter2023", "peer2022", "peer2022_sign", "sabour", "yang2021"]
-    assert init.names() == expected
+    expected = ["chen2019", "gu2021", "hinton2018", "mitterreiter2023", "peer2022", "peer2022_sign", "peer2022_wide"]
+    assert init.names() == [*expected, "peer2022_zero_bias", "sabour", "yang2021"]
 
 
 @pytest.mark.parametrize("name", ["sabour", "yang2021"])
@@ -89,17 +89,22 @@ def test_sabour_draws_truncated_normals_and_biases_of_a_tenth(name: str) -> None
         assert bool((bias == 0.1).all())
 
 
-@pytest.mark.parametrize(("name", "std"), [("peer2022", 0.1), ("peer2022_sign", 0.5)])
-def test_peer2022_draws_normal_capsules_and_glorot_convolutions(name: str, std: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "std", "bias"),
+    [("peer2022", 0.1, 0.1), ("peer2022_zero_bias", 0.1, 0.0), ("peer2022_wide", 0.2, 0.1), ("peer2022_sign", 0.5, 0.5)],
+)
+def test_peer2022_draws_normal_capsules_and_glorot_convolutions(name: str, std: float, bias: float) -> None:
     net = started(name)
     assert_normal(net.capsules.weight, std)
-    assert bool((net.capsules.bias == std).all())
+    assert bool((net.capsules.bias == bias).all())
     for module, fans in ((net.first, (3 + 20) * 25), (net.second, (20 + 24) * 9), (net.dense, 30 + 40)):
         assert_uniform(module.weight, math.sqrt(6 / fans))
         assert bool((module.bias == 0).all())
 
 
-@pytest.mark.parametrize(("name", "std"), [("peer2022", 0.1), ("peer2022_sign", 0.5)])
+@pytest.mark.parametrize(
+    ("name", "std"), [("peer2022", 0.1), ("peer2022_zero_bias", 0.1), ("peer2022_wide", 0.1), ("peer2022_sign", 0.5)]
+)
 def test_peer2022_draws_normal_betas(name: str, std: float) -> None:
     torch.manual_seed(3)
     layer = init.initialise_(CapsuleLinear(2, 2, 500, 2, routing="em"), name)

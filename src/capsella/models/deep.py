@@ -19,11 +19,26 @@ from capsella.nn.stem import ImageConv2d
 
 
 def capsule_stack(
-    capsules: Sequence[int], dim: Sequence[int], *, routing: str, bias: bool, **options: Any
+    capsules: Sequence[int], dim: Sequence[int], *, routing: str, bias: bool | str, **options: Any
 ) -> list[RoutingLayer]:
-    """Return one fully connected layer for each neighbouring pair of sizes."""
-    pairs = list(zip(capsules, dim, strict=True))
-    return [CapsuleLinear(*below, *above, routing=routing, bias=bias, **options) for below, above in itertools.pairwise(pairs)]
+    """Return one fully connected layer for each neighbouring pair of sizes.
+
+    Args:
+        capsules: of each layer, primary first.
+        dim: of a capsule of each layer.
+        routing: of every layer.
+        bias: True or False for every layer; ``"last"``: of the class layer alone.
+        **options: further options of every layer.
+    """
+    # by type: 1 equals True, and is no answer to this question.
+    if not isinstance(bias, bool) and bias != "last":
+        raise ValueError(f"bias={bias!r} is unknown; expected True, False or 'last', a bias of the class layer alone")
+    pairs = list(itertools.pairwise(zip(capsules, dim, strict=True)))
+    has_bias = [bias is True] * (len(pairs) - 1) + [bias is not False]
+    return [
+        CapsuleLinear(*below, *above, routing=routing, bias=has, **options)
+        for (below, above), has in zip(pairs, has_bias, strict=True)
+    ]
 
 
 @register_model("deep_capsnet", paper="peer2022", init="peer2022")
@@ -34,13 +49,16 @@ def deep_capsnet(
     *,
     depth: int = 5,
     routing: str = "agreement",
-    bias: bool = True,
+    bias: bool | str = True,
     num_iters: int | None = None,
     width: int = 16,
     hidden_dim: int | None = None,
     squash: str = "sabour",
     reconstruction: str = "normal",
     em_as: str = "peer2022",
+    trunk_stride: int = 1,
+    channels: int = 256,
+    types: int = 32,
 ) -> CapsuleNet:
     """Build peer2022's deep net: the CapsNet trunk, depth − 2 hidden layers, class capsules of 16 values.
 
@@ -50,27 +68,30 @@ def deep_capsnet(
         num_classes: J.
         depth: capsule layers, counting primary and class capsules, as the paper's tables do.
         routing: of every layer.
-        bias: of every layer.
+        bias: of every layer; ``"last"``: of the class layer alone, where EM's moves capsules but no score.
         num_iters: of a routing that iterates; its default, 3, if None.
         width: capsules of a hidden layer.
         hidden_dim: of a hidden capsule; 12, and 10 for EM, as in the authors' script.
         squash: of every layer that has one.
         reconstruction: the authors' code masks nothing: ``"normal"``.
         em_as: EM as in their code, ``"peer2022"``, or as ``"defined"`` by its function.
+        trunk_stride: of the first convolution; 2 is for quick runs on a CPU.
+        channels: of the first convolution.
+        types: of primary capsules at a position.
     """
     check_count("depth", depth, least=2)
-    height, width_ = output_size(image_size, [Window(9), Window(9, 2)])
+    height, width_ = output_size(image_size, [Window(9, trunk_stride), Window(9, 2)])
     image_shape = (in_channels, *image_size)
     hidden_dim = (10 if routing == "em" else 12) if hidden_dim is None else hidden_dim
     check_count("hidden_dim", hidden_dim)
-    sizes = [height * width_ * 32, *[width] * (depth - 2), num_classes]
+    sizes = [height * width_ * types, *[width] * (depth - 2), num_classes]
     layer_dims = [8, *[hidden_dim] * (depth - 2), 16]
     options = routing_options(routing, squash=squash, em_as=em_as, num_iters=num_iters)
     return CapsuleNet(
         image_shape,
         num_classes,
-        trunk=nn.Sequential(ImageConv2d(in_channels, 256, 9), nn.ReLU()),
-        primary=PrimaryCapsules(256, 32, 8, kernel_size=9, stride=2, squash=squash),
+        trunk=nn.Sequential(ImageConv2d(in_channels, channels, 9, trunk_stride), nn.ReLU()),
+        primary=PrimaryCapsules(channels, types, 8, kernel_size=9, stride=2, squash=squash),
         layers=capsule_stack(sizes, layer_dims, routing=routing, bias=bias, **options),
         decoder=make_decoder(reconstruction, num_classes, 16, image_shape),
     )
@@ -85,7 +106,7 @@ def parse_capsnet(
     capsules: Sequence[int] | None = None,
     dim: int | Sequence[int] = 8,
     routing: str = "agreement",
-    bias: bool = False,
+    bias: bool | str = False,
     prior: bool | None = None,
     num_iters: int | None = None,
     squash: str = "exp",
@@ -101,7 +122,7 @@ def parse_capsnet(
         capsules: of each layer, primary first; (16, 16, 16, 16, num_classes) if None.
         dim: of every capsule, or one for each layer.
         routing: of every layer.
-        bias: of every layer.
+        bias: of every layer; ``"last"``: of the class layer alone.
         prior: learn the logits that agreement starts from; None: where the routing has them.
         num_iters: of a routing that iterates; its default, 3, if None.
         squash: of every layer that has one.

@@ -49,6 +49,8 @@ class Entry:
         kinds = set(typing.get_args(kind)) if isinstance(kind, types.UnionType) else {kind}
         if value is None and type(None) in kinds:
             return
+        if kinds == {bool, str}:
+            return  # which strings there are beside True and False only the builder knows
         if bool in kinds:
             check_flag(option, value)
         elif float in kinds:

@@ -4,11 +4,15 @@
 |---|---|---|---|---|
 | ``sabour``, ``yang2021`` | truncated normal 0.1 | 0.1 | 0 | truncated normal 0.1 (first convolution 0.05), biases 0.1 |
 | ``peer2022`` | normal 0.1 | 0.1 | normal 0.1 | Glorot uniform, biases 0 |
+| ``peer2022_zero_bias`` | normal 0.1 | 0 | normal 0.1 | Glorot uniform, biases 0 |
+| ``peer2022_wide`` | normal 0.2 | 0.1 | normal 0.1 | Glorot uniform, biases 0 |
 | ``peer2022_sign`` | normal 0.5 | 0.5 | normal 0.5 | Glorot uniform, biases 0 |
 | ``mitterreiter2023``, ``gu2021`` | uniform ±1/√I, for a mean of votes ±1/√P | 0.1 | 0 | PyTorch's |
 | ``hinton2018`` | normal 1 | 0 | 0 | PyTorch's |
 | ``chen2019`` | uniform ±√(3/(J·P·D)) | 0 | 0 | uniform ±√(3/fan_in), biases 0 |
 
+``peer2022_zero_bias`` and ``peer2022_wide`` are our own, to tell two effects of peer2022's bias apart: it starts at 0.1, which
+keeps capsules from vanishing, and it tells x from −x.
 Learned couplings and priors start as their algorithm says (``routing/*.py``, ``init``).
 """
 
@@ -79,13 +83,19 @@ def _caffe_capsules(layer: RoutingLayer) -> None:
     nn.init.uniform_(layer.weight, -bound, bound)
 
 
+def _peer2022(weight_std: float, bias: float, beta_std: float) -> Scheme:
+    return Scheme(lambda layer: nn.init.normal_(layer.weight, std=weight_std), bias, beta_std, _glorot_dense)
+
+
 _SABOUR = Scheme(lambda layer: _truncated(layer.weight, 0.1), 0.1, 0.0, _sabour_dense)
 _SOURCES = Scheme(_uniform_by_sources, 0.1, 0.0, _torch_dense)
 SCHEMES = {
     "sabour": _SABOUR,
     "yang2021": _SABOUR,
-    "peer2022": Scheme(lambda layer: nn.init.normal_(layer.weight, std=0.1), 0.1, 0.1, _glorot_dense),
-    "peer2022_sign": Scheme(lambda layer: nn.init.normal_(layer.weight, std=0.5), 0.5, 0.5, _glorot_dense),
+    "peer2022": _peer2022(0.1, 0.1, 0.1),
+    "peer2022_zero_bias": _peer2022(0.1, 0.0, 0.1),
+    "peer2022_wide": _peer2022(0.2, 0.1, 0.1),
+    "peer2022_sign": _peer2022(0.5, 0.5, 0.5),
     "mitterreiter2023": _SOURCES,
     "gu2021": _SOURCES,
     # votes of about unit variance keep EM's cost small, so that activations start further from saturation than at ±1/√I.
