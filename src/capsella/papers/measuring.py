@@ -1,0 +1,82 @@
+"""What is measured on a trained network beside its accuracy: functions by name, their results beside the run."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from capsella.data import ImageData
+from capsella.errors import DataError
+from capsella.train.plan import Plan
+from capsella.train.processes import accelerator
+from capsella.train.record import as_json, write_json
+from capsella.train.run import Run, moved_to
+
+MEASURED = "measured.json"
+
+Measure = Callable[[Run, Mapping[str, ImageData | None], torch.device], Mapping[str, Any]]
+"""Takes a run, its data by their part in it, and the device that the network is on; returns what JSON can hold."""
+
+
+def measure_by_name(name: str) -> Measure:
+    """Return a measure: ``peer2022.opposites`` is ``opposites`` of ``papers/peer2022/measures.py``."""
+    paper, _, function = name.partition(".")
+    found: Measure = getattr(importlib.import_module(f"capsella.papers.{paper}.measures"), function)
+    return found
+
+
+def measure(folder: Path, names: tuple[str, ...], root: str | None) -> dict[str, Any]:
+    """Return what was measured on a run, and measure what was not yet.
+
+    Args:
+        folder: of a run that has ended.
+        names: of the measures.
+        root: the data directory.
+    """
+    path = folder / MEASURED
+    found = _read(path)
+    missing = [name for name in names if name not in found]
+    if missing:
+        run = Run.load(folder)
+        plan = Plan.of(run.config["plan"])
+        splits = plan.load(root)
+        device = torch.device(accelerator(plan.train.device))
+        # a network that is built draws weights, and other runs may go on in this process.
+        with torch.random.fork_rng(), moved_to(run.model, device):
+            found |= {name: as_json(dict(measure_by_name(name)(run, splits, device))) for name in missing}
+        write_json(path, found)
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path} is no JSON ({error}); take it away, and it is measured again") from error
+    return dict(content)
+
+
+@dataclass(frozen=True)
+class Afterwards:
+    """Measures a run in its own process; can be pickled.
+
+    Attributes:
+        names: of the measures, by the run's folder.
+        root: the data directory.
+    """
+
+    names: Mapping[Path, tuple[str, ...]]
+    root: str | None
+
+    def __call__(self, folder: Path) -> None:
+        """Measure what the run in ``folder`` is to be measured for."""
+        if self.names[folder]:
+            measure(folder, self.names[folder], self.root)

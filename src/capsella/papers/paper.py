@@ -1,0 +1,243 @@
+"""A paper as a whole: its recipes, the tables and figures that show them, its claims; and what is picked of it by name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from capsella.errors import check_choice, unknown_name
+from capsella.papers.recipe import Job, Recipe, with_seeds
+from capsella.papers.results import Result
+from capsella.papers.store import Store
+from capsella.papers.targets import PAPERS, Target, read_targets
+from capsella.papers.verdicts import Claim, Evidence, Fact, Finding, Verdict, judge_all
+
+TITLES = {
+    "peer2022": "Limitation of Capsule Networks",
+    "mitterreiter2023": "Why Capsule Neural Networks Do Not Scale",
+    "gu2021": "Capsule Network is Not More Robust than Convolutional Network",
+    "chen2019": "Generalized Capsule Networks with Trainable Routing Procedure",
+    "yang2021": "Routing Towards Discriminative Power of Class Capsules",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or figure, of the paper or of our own.
+
+    Attributes:
+        key: its part in the keys of recipes, such as ``table2``; a figure may show another table's runs.
+        name: as the paper calls it, such as ``Table 2``; empty for one of our own.
+        title: what it shows.
+        recipes: keys, row by row.
+        reading: the figure that it shows, of ``readings.READINGS``.
+        rows: names of the rows, where it is a grid of rows and columns; else every recipe is a row.
+        columns: names of the columns.
+        note: what to know when reading it.
+    """
+
+    key: str
+    name: str
+    title: str
+    recipes: tuple[str, ...]
+    reading: str = "final"
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a plot.
+
+    Attributes:
+        label: in the legend.
+        x: places.
+        y: values.
+        spread: drawn on both sides of each value, or None.
+        is_printed: the paper's own numbers, drawn fainter beside ours of the same label.
+    """
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    spread: tuple[float, ...] | None = None
+    is_printed: bool = False
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture that results give.
+
+    Attributes:
+        key: file name without ending; also the ``Table`` that it belongs to, or a name of its own.
+        title: what it shows, in a sentence.
+        x_label: under it.
+        y_label: beside it.
+        lines: from the evidence; no line is drawn of what has not run.
+        is_share: values from 0 to 1, written as percentages.
+        is_log: a logarithmic axis of values.
+        is_counted: places are whole numbers; each is marked.
+    """
+
+    key: str
+    title: str
+    x_label: str
+    y_label: str
+    lines: Callable[[Evidence], Sequence[Line]]
+    is_share: bool = False
+    is_log: bool = False
+    is_counted: bool = False
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Everything that is run and said of one paper.
+
+    Attributes:
+        name: such as ``peer2022``.
+        title: of the paper.
+        recipes: all of them, in the order in which they are run.
+        tables: that show them.
+        plots: pictures of them.
+        claims: that they decide.
+        facts: printed numbers that are no figure of one recipe, by the target's key.
+        remarks: what to know of a printed number that we do not meet or do not run, by the target's key.
+        says: what a reader of its page should know first, a paragraph each.
+        beyond: heading of the claims that are questions of our own.
+    """
+
+    name: str
+    title: str
+    recipes: tuple[Recipe, ...] = ()
+    tables: tuple[Table, ...] = ()
+    plots: tuple[Plot, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    remarks: Mapping[str, str] = field(default_factory=dict)
+    says: tuple[str, ...] = ()
+    beyond: str = "Beyond the paper"
+
+    @property
+    def targets(self) -> dict[str, Target]:
+        """The printed numbers, by key."""
+        return read_targets(self.name)
+
+    def recipe(self, key: str) -> Recipe:
+        """Return a recipe by its whole key."""
+        found = {recipe.key: recipe for recipe in self.recipes}
+        check_choice("recipe", key, found)
+        return found[key]
+
+    def verdicts(self, evidence: Evidence) -> list[Verdict]:
+        """Return a verdict for every printed number."""
+        reads = {target: (recipe.key, reading) for recipe in self.recipes for target, reading in recipe.reads.items()}
+        return judge_all(self.targets, reads, self.facts, evidence)
+
+    def findings(self, evidence: Evidence) -> list[tuple[Claim, Finding]]:
+        """Return what came of every claim."""
+        return [(claim, claim.find(evidence)) for claim in self.claims]
+
+
+def get_paper(name: str) -> Paper:
+    """Return a paper by name; one whose experiments are not written yet has its printed numbers alone."""
+    check_choice("paper", name, PAPERS)
+    module = f"capsella.papers.{name}.recipes"
+    if importlib.util.find_spec(module) is None:
+        return Paper(name, TITLES[name])
+    found: Paper = importlib.import_module(module).PAPER
+    return found
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What somebody asked for.
+
+    Attributes:
+        paper: of which.
+        table: all of it if None.
+        row: all of the table if None.
+    """
+
+    paper: Paper
+    table: str | None = None
+    row: str | None = None
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        """The recipes that were picked, in the order in which they are run."""
+        if self.table is None:
+            return self.paper.recipes
+        keys = {key for table in self.paper.tables if table.key == self.table for key in table.recipes}
+        keys |= {recipe.key for recipe in self.paper.recipes if recipe.key.split("/")[1] == self.table}
+        return tuple(
+            recipe
+            for recipe in self.paper.recipes
+            if recipe.key in keys and (self.row is None or recipe.key.split("/")[2] == self.row)
+        )
+
+
+def select(what: str) -> Selection:
+    """Return what ``PAPER[/TABLE[/ROW]]`` names.
+
+    Example:
+        >>> [recipe.key for recipe in select("peer2022/table1/em-bias").recipes]
+        ['peer2022/table1/em-bias']
+    """
+    name, _, rest = what.strip("/").partition("/")
+    paper = get_paper(name)
+    table, _, row = rest.partition("/")
+    chosen = Selection(paper, table or None, row or None)
+    tables = {each.key for each in paper.tables} | {recipe.key.split("/")[1] for recipe in paper.recipes}
+    if table and table not in tables:
+        raise ValueError(unknown_name(f"table of {name}", table, tables))
+    if row and not chosen.recipes:
+        rows = [recipe.key.split("/")[2] for recipe in Selection(paper, table).recipes]
+        raise ValueError(unknown_name(f"row of {name}/{table}", row, rows))
+    return chosen
+
+
+def jobs_of(
+    recipes: Iterable[Recipe],
+    *,
+    seeds: int | None = None,
+    quick: bool = False,
+    settings: Mapping[str, object] | None = None,
+) -> list[Job]:
+    """List the runs of recipes: every row once, then every row's next seed, so that tables are whole as early as can be.
+
+    Args:
+        recipes: in the order of their rows.
+        seeds: runs of each; as many as the recipe names if None, one for quick versions.
+        quick: the short versions, of those that have one.
+        settings: device, precision and the like, as ``Plan.changed`` takes them.
+    """
+    count = 1 if quick and seeds is None else seeds
+    chosen = [
+        recipe if count is None else with_seeds(recipe, count) for recipe in recipes if recipe.quick is not None or not quick
+    ]
+    rounds = max((len(recipe.seeds) for recipe in chosen), default=0)
+    return [
+        recipe.job(recipe.seeds[turn], quick=quick, settings=settings)
+        for turn in range(rounds)
+        for recipe in chosen
+        if turn < len(recipe.seeds)
+    ]
+
+
+def current(paper: Paper, store: Store, *, quick: bool = False) -> list[Result]:
+    """Return the results of the recipes as they are, of any seed; those of older versions are left out."""
+    jobs = {recipe.key: recipe.job(0, quick=quick) for recipe in paper.recipes if recipe.quick is not None or not quick}
+    return [
+        result
+        for result in store.all(f"{paper.name}/")
+        if result.recipe in jobs and result.quick == quick and result.fingerprint == jobs[result.recipe].fingerprint
+    ]
+
+
+def recorded(jobs: Sequence[Job], store: Store) -> dict[str, Result]:
+    """Return the results that are there already, by the job's name."""
+    found = {job.name: store.of(job) for job in jobs}
+    return {name: result for name, result in found.items() if result is not None}

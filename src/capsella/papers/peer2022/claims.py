@@ -1,0 +1,378 @@
+"""What peer2022 says, and what we ask beside it, each decided by records."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+
+from capsella.papers.peer2022.controls import CONTROL_DEPTHS, control
+from capsella.papers.readings import dig
+from capsella.papers.verdicts import Claim, Evidence, Fact
+
+TRAINS = 0.5
+"""A net of ten classes trains if it is right on half of the test images: the printed numbers lie above 74 or below 16 %."""
+
+# of the sign: far from guessing, which nothing without a bias can leave but by rounding.
+_GUESSES, _KNOWS = 0.55, 0.95
+# steps within which learning "starts immediately": a fifth of the thousand that the paper gives nets without a bias.
+_AT_ONCE = 200
+_LATE = 1000
+# of the gradients of an input and its negative; left of them where they cancel.
+_CANCELLED = 0.1
+_DATA = ("mnist", "fashion")
+
+
+def _row(table: str, data: str, bias: bool, depth: int) -> str:
+    return f"peer2022/{table}/{data}-{'bias' if bias else 'no-bias'}-depth{depth}"
+
+
+def _rows(table: str, bias: bool, depths: Sequence[int], data: Sequence[str] = _DATA) -> tuple[str, ...]:
+    return tuple(_row(table, each, bias, depth) for each in data for depth in depths)
+
+
+def _trained(evidence: Evidence, recipes: Sequence[str]) -> tuple[int, int]:
+    """Return how many runs trained, of how many."""
+    values = [value for recipe in recipes for value in evidence.values(recipe)]
+    return sum(value >= TRAINS for value in values), len(values)
+
+
+def _depth_claim(table: str, fails: Sequence[int], trains: Sequence[int]) -> Claim:
+    """Without a bias, nets of some depths do not train, and with one they do."""
+    without, bias = _rows(table, False, fails), _rows(table, True, trains)
+    name = "agreement" if table == "table2" else "EM"
+
+    def decide(evidence: Evidence) -> tuple[bool | None, str]:
+        (bad, of_bad), (good, of_good) = _trained(evidence, without), _trained(evidence, bias)
+        says = f"trained: {bad} of {of_bad} runs without a bias at these depths, {good} of {of_good} with one at any depth"
+        return (bad == 0 and good == of_good), says
+
+    layers = " or ".join(str(depth) for depth in fails)
+    return Claim(
+        f"peer2022/depth-{'agreement' if table == 'table2' else 'em'}",
+        f"Without a bias, {name} nets of {layers} capsule layers do not train; with one, nets of all depths do.",
+        "section 5.3, Tables 2 and 3",
+        (*without, *bias),
+        decide,
+    )
+
+
+def _shallow_claim(table: str, depths: Sequence[int]) -> Claim:
+    rows = (*_rows(table, False, depths), *_rows(table, True, depths))
+    name, last = ("Agreement", depths[-1]) if table == "table2" else ("EM", depths[-1])
+
+    def decide(evidence: Evidence) -> tuple[bool | None, str]:
+        good, of = _trained(evidence, rows)
+        return good == of, f"{good} of {of} runs trained"
+
+    return Claim(
+        f"peer2022/shallow-{'agreement' if table == 'table2' else 'em'}",
+        f"{name} trains up to {last} capsule layers, with a bias and without.",
+        "section 5.3",
+        rows,
+        decide,
+    )
+
+
+def _sign(evidence: Evidence) -> tuple[bool | None, str]:
+    without = [v for routing in ("rba", "em") for v in evidence.values(f"peer2022/table1/{routing}-no-bias", "training")]
+    bias = [v for routing in ("rba", "em") for v in evidence.values(f"peer2022/table1/{routing}-bias", "training")]
+    says = f"signs right: at most {max(without):.2%} without a bias, at least {min(bias):.2%} with one"
+    return max(without) < _GUESSES and min(bias) > _KNOWS, says
+
+
+def _starts(evidence: Evidence, bias: bool) -> dict[int, list[float]]:
+    return {depth: evidence.values(_row("table3", "mnist", bias, depth), "starts") for depth in (5, 6, 7, 8, 9)}
+
+
+def _at_once(evidence: Evidence) -> tuple[bool | None, str]:
+    steps = [value for values in _starts(evidence, True).values() for value in values]
+    return max(
+        steps
+    ) <= _AT_ONCE, f"with a bias learning starts after {_step(min(steps))} to {_step(max(steps))}, depths 5 to 9"
+
+
+def _late(evidence: Evidence) -> tuple[bool | None, str]:
+    steps = [value for values in _starts(evidence, False).values() for value in values]
+    return min(steps) >= _LATE, f"without a bias learning starts after {_step(min(steps))} at the earliest, depths 5 to 9"
+
+
+def _later_with_depth(evidence: Evidence) -> tuple[bool | None, str]:
+    means = {depth: statistics.fmean(values) for depth, values in _starts(evidence, False).items()}
+    steps = list(means.values())
+    says = ", ".join(f"{depth} layers: {_step(step)}" for depth, step in means.items())
+    rising = all(a <= b for a, b in itertools.pairwise(steps)) and steps[0] < steps[-1]
+    return rising, f"without a bias, mean start of {says}"
+
+
+def _never(evidence: Evidence) -> tuple[bool | None, str]:
+    found = _starts(evidence, False)
+    deep = [value for depth in (8, 9) for value in found[depth]]
+    return all(
+        math.isinf(value) for value in deep
+    ), f"{sum(map(math.isinf, deep))} of {len(deep)} runs of 8 and 9 layers never start"
+
+
+def _step(value: float) -> str:
+    return "never" if math.isinf(value) else f"step {value:,.0f}"
+
+
+def _faster(evidence: Evidence) -> tuple[bool | None, str]:
+    """Compare the mean training accuracy of the first 2,000 steps at the shallowest depth."""
+    means = {}
+    for bias in (False, True):
+        found = []
+        for result in evidence.results(_row("table3", "mnist", bias, 5)):
+            early = [a for step, a in zip(result.curve["step"], result.curve["accuracy"], strict=True) if step <= 2000]
+            found.append(statistics.fmean(early) if early else 0.0)
+        means[bias] = statistics.fmean(found)
+    says = (
+        f"mean training accuracy of the first 2,000 steps at depth 5: {means[True]:.2%} with a bias, {means[False]:.2%} without"
+    )
+    return means[True] > means[False], says
+
+
+def _relu(evidence: Evidence) -> tuple[bool | None, str]:
+    linear = [v for r in ("rba", "em") for v in evidence.values(f"peer2022/relu/linear-{r}", "training")]
+    relu = [v for r in ("rba", "em") for v in evidence.values(f"peer2022/relu/relu-{r}", "training")]
+    says = f"signs right, no bias: at least {min(relu):.2%} with a ReLU before the capsules, at most {max(linear):.2%} without"
+    return min(relu) > _KNOWS and max(linear) < _GUESSES, says
+
+
+def _no_negatives(evidence: Evidence) -> tuple[bool | None, str]:
+    rows = [_row("table2", data, False, 2) for data in _DATA]
+    shares = [_measured(result, "negative_share") for row in rows for result in evidence.results(row)]
+    known = [share for share in shares if share is not None]
+    if not known:
+        return None, "nothing was measured"
+    return max(known) == 0, f"up to {max(known):.0%} of the values of the trained nets' primary capsules are negative"
+
+
+def _measured(result: object, *keys: str | int, when: str = "end") -> float | None:
+    found = dig(getattr(result, "measured", None), "peer2022.inside", when, *keys)
+    return None if found is None else float(found)
+
+
+def _cancel(evidence: Evidence) -> tuple[bool | None, str]:
+    parts = {}
+    for bias in ("no-bias", "bias"):
+        rows = [f"peer2022/table1/{routing}-{bias}" for routing in ("rba", "em")]
+        found = [_measured(result, "cancelling", "left") for row in rows for result in evidence.results(row)]
+        parts[bias] = [value for value in found if value is not None]
+    if not parts["no-bias"]:
+        return None, "no gradients were left to compare"
+    worst = max(parts["no-bias"])
+    others = f"; with one {min(parts['bias']):.1%} or more" if parts["bias"] else ""
+    says = f"signs: of the gradients of x and −x at most {worst:.1%} are left at the end without a bias{others}"
+    return worst < _CANCELLED, says
+
+
+def _opposites(evidence: Evidence) -> tuple[bool | None, str]:
+    """Do inputs and their negatives meet in deep nets, before any training and after?"""
+    rows = _rows("table2", False, (4, 5), ("mnist",)) + _rows("table3", False, (8, 9), ("mnist",))
+    shares, lowest = [], []
+    for row in rows:
+        for result in evidence.results(row):
+            for when in ("start", "end"):
+                for layer in dig(result.measured, "peer2022.inside", when, "opposites") or []:
+                    shares += [layer["share"]] if layer["share"] is not None else []
+                    lowest += [layer["lowest"]] if layer["lowest"] is not None else []
+    if not shares:
+        return None, "nothing was measured"
+    says = (
+        f"of pairs of images of different classes, at most {max(shares):.2%} have a cosine below −0.9 in any layer; "
+        f"the lowest is {min(lowest):.2f}".replace("-", "−")
+    )
+    return max(shares) > 0, says
+
+
+def _means(evidence: Evidence, name: str) -> list[float]:
+    return [evidence.mean(control(name, depth)) for depth in CONTROL_DEPTHS]
+
+
+def _control_rows(*names: str) -> tuple[str, ...]:
+    return tuple(control(name, depth) for name in names for depth in CONTROL_DEPTHS)
+
+
+def _lengths_do(evidence: Evidence) -> tuple[bool | None, str]:
+    """Without a bias every net is blind for signs; where one trains all the same, blindness was not the obstacle."""
+    good, of = _trained(evidence, _control_rows("lengths"))
+    bad, of_bad = _trained(evidence, _control_rows("no-bias"))
+    gaps = [_measured(r, "negation_gap") for row in _control_rows("lengths") for r in evidence.results(row)]
+    known = [gap for gap in gaps if gap is not None]
+    blind = f"; they cannot tell x from −x (scores differ by at most {max(known):.1g})" if known else ""
+    says = (
+        f"no bias, depths 4, 5 and 10: {good} of {of} runs train from a length-preserving start, "
+        f"{bad} of {of_bad} as published{blind}"
+    )
+    return good == of and bad < of_bad, says
+
+
+def _zero_bias(evidence: Evidence) -> tuple[bool | None, str]:
+    good, of = _trained(evidence, _control_rows("zero-bias"))
+    return good == of, f"{good} of {of} runs train at depths 4, 5 and 10 ({_shares(_means(evidence, 'zero-bias'))})"
+
+
+def _last_bias(evidence: Evidence) -> tuple[bool | None, str]:
+    good, of = _trained(evidence, _control_rows("last-bias"))
+    return good == of, f"{good} of {of} runs train at depths 4, 5 and 10 ({_shares(_means(evidence, 'last-bias'))})"
+
+
+def _vanish(evidence: Evidence) -> tuple[bool | None, str]:
+    """Compare the length of the class capsules at the start with whether a net trains, over all controls."""
+    pairs = []
+    for row in _control_rows("no-bias", "bias", "zero-bias", "last-bias", "wide", "lengths", "lengths-bias"):
+        for result, accuracy in zip(evidence.results(row), evidence.values(row), strict=True):
+            length = _measured(result, "lengths", -2, when="start")
+            if length is not None:
+                pairs.append((length, accuracy >= TRAINS))
+    good, bad = [length for length, trained in pairs if trained], [length for length, trained in pairs if not trained]
+    if not good or not bad:
+        return None, f"{len(good)} runs trained and {len(bad)} did not: there is nothing to compare"
+    # how often a run that trains has the longer capsules: the area under the curve.
+    wins = sum((a > b) + 0.5 * (a == b) for a in good for b in bad) / (len(good) * len(bad))
+    says = (
+        f"last hidden layer at the start: mean length {min(good):.1e} or more in runs that train, {max(bad):.1e} or less in "
+        f"those that do not; of pairs of one each, {wins:.0%} have the longer capsules in the run that trains"
+    )
+    return (wins > 0.9) if wins > 0.9 or wins < 0.6 else None, says
+
+
+def _shares(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.1%}" for value in values)
+
+
+CLAIMS = (
+    Claim(
+        "peer2022/sign",
+        "Without a bias neither agreement nor EM learns the sign of a number; with one both do.",
+        "section 5.2, Table 1",
+        tuple(f"peer2022/table1/{routing}-{bias}" for routing in ("rba", "em") for bias in ("no-bias", "bias")),
+        _sign,
+    ),
+    _depth_claim("table2", (4, 5), (2, 3, 4, 5)),
+    _depth_claim("table3", (8, 9), (5, 6, 7, 8, 9)),
+    _shallow_claim("table2", (2, 3)),
+    _shallow_claim("table3", (5, 6)),
+    Claim(
+        "peer2022/at-once",
+        f"With a bias, EM nets begin to learn at once whatever their depth (here: within {_AT_ONCE} steps).",
+        "section 5.3, Figure 2",
+        _rows("table3", True, (5, 6, 7, 8, 9), ("mnist",)),
+        _at_once,
+    ),
+    Claim(
+        "peer2022/late",
+        "Without a bias, EM nets need at least 1,000 steps before they begin to learn.",
+        "section 5.3, Figure 2a",
+        _rows("table3", False, (5, 6, 7, 8, 9), ("mnist",)),
+        _late,
+    ),
+    Claim(
+        "peer2022/later-with-depth",
+        "Without a bias, learning begins the later the deeper the net is.",
+        "section 5.3, Figure 2b and 2c",
+        _rows("table3", False, (5, 6, 7, 8, 9), ("mnist",)),
+        _later_with_depth,
+    ),
+    Claim(
+        "peer2022/never",
+        "Without a bias, EM nets of 8 and 9 layers do not begin to learn within 50 epochs.",
+        "section 5.3, Figure 2d and 2e",
+        _rows("table3", False, (5, 6, 7, 8, 9), ("mnist",)),
+        _never,
+    ),
+    Claim(
+        "peer2022/faster",
+        "Training converges faster with a bias, in shallow nets too.",
+        "section 5.3, Figure 2a",
+        (*_rows("table3", False, (5,), ("mnist",)), *_rows("table3", True, (5,), ("mnist",))),
+        _faster,
+    ),
+    Claim(
+        "peer2022/relu",
+        "A ReLU before the capsules protects a net without a bias: an input and its negative no longer look the same.",
+        "section 1",
+        tuple(f"peer2022/relu/{trunk}-{routing}" for trunk in ("linear", "relu") for routing in ("rba", "em")),
+        _relu,
+    ),
+    Claim(
+        "peer2022/no-negatives",
+        "In shallow nets no component of the inputs to the first capsule layer is negative.",
+        "section 1",
+        tuple(_row("table2", data, False, 2) for data in _DATA),
+        _no_negatives,
+    ),
+    Claim(
+        "peer2022/cancel",
+        "The gradients of an input and of its negative, of another class, cancel each other.",
+        "section 6, a hypothesis",
+        tuple(f"peer2022/table1/{routing}-{bias}" for routing in ("rba", "em") for bias in ("no-bias", "bias")),
+        _cancel,
+    ),
+    Claim(
+        "peer2022/opposites",
+        "In deep nets inputs and their negatives occur, of different classes, and get in each other's way.",
+        "section 1, an assumption",
+        (*_rows("table2", False, (4, 5), ("mnist",)), *_rows("table3", False, (8, 9), ("mnist",))),
+        _opposites,
+    ),
+    Claim(
+        "peer2022/lengths",
+        "Deep nets train without a bias, blind for signs as they are, if their capsules' lengths are kept at the start.",
+        "ours",
+        _control_rows("lengths", "no-bias"),
+        _lengths_do,
+    ),
+    Claim(
+        "peer2022/zero-bias",
+        "A bias that starts at 0, which could break the symmetry and props nothing up, is enough.",
+        "ours",
+        _control_rows("zero-bias"),
+        _zero_bias,
+    ),
+    Claim(
+        "peer2022/last-bias",
+        "A bias on the last layer alone, which lets the net tell x from −x, is enough.",
+        "ours",
+        _control_rows("last-bias"),
+        _last_bias,
+    ),
+    Claim(
+        "peer2022/vanishing",
+        "Whether a deep net trains is told by the length of its capsules at the start.",
+        "ours",
+        _control_rows("no-bias", "bias", "zero-bias", "last-bias", "wide", "lengths", "lengths-bias"),
+        _vanish,
+    ),
+)
+
+
+def _first_start(evidence: Evidence) -> float | None:
+    steps = evidence.mean(_row("table3", "mnist", False, 5), "starts")
+    return None if math.isinf(steps) else steps
+
+
+def _examples(evidence: Evidence) -> float | None:
+    found = dig(evidence.results("peer2022/table1/rba-no-bias")[0].data, "train", "images")
+    return None if found is None else float(found)
+
+
+def _batch_size(evidence: Evidence) -> float | None:
+    rows = ("peer2022/table1/rba-no-bias", _row("table2", "mnist", False, 2))
+    sizes = {dig(result.plan, "train", "batch_size") for row in rows for result in evidence.results(row)}
+    return float(sizes.pop()) if len(sizes) == 1 and None not in sizes else None
+
+
+FACTS: dict[str, Fact] = {
+    "text/sign-examples": _examples,
+    "text/batch-size": _batch_size,
+    "text/steps-before-learning": _first_start,
+}
+
+REMARKS = {
+    "text/implementations-without-bias": "a survey of other people's code, which is nothing to run",
+    "text/sign-examples": "20,002: 0, 1e-4, …, 1 and their negatives, zero in both classes, as the authors' code makes them",
+    "text/steps-before-learning": "printed as a lower bound; ours is the mean start of the shallowest net, of 5 layers",
+}

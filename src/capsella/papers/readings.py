@@ -1,0 +1,97 @@
+"""Figures of a result, by name: what stands beside a printed number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from capsella.papers.results import Result
+
+LEARNS = 2.0
+"""A net has begun to learn once it is right so many times as often as guessing would be."""
+
+
+def final(result: Result) -> float | None:
+    """Return the accuracy on the test images at the end; None of a run that came to none."""
+    if result.test is not None:
+        return float(result.test["accuracy"])
+    found = result.history["validation"]
+    return None if not found or found[-1] is None else float(found[-1])
+
+
+def best(result: Result) -> float | None:
+    """Return the highest accuracy on the test images after any epoch; it is chosen by these images."""
+    found = [value for value in result.history["validation"] if value is not None]
+    return float(max(found)) if found else None
+
+
+def training(result: Result) -> float | None:
+    """Return the accuracy on the training batches of the last epoch."""
+    found = result.history["accuracy"]
+    return float(found[-1]) if found else None
+
+
+def after_30_epochs(result: Result) -> float | None:
+    """Return the accuracy on the test images after 30 epochs."""
+    places = [place for place, epoch in enumerate(result.history["epoch"]) if epoch == 30]
+    return None if not places else result.history["validation"][places[0]]
+
+
+def starts(result: Result, classes: int = 10) -> float | None:
+    """Return the step at which learning starts; infinity where it does not.
+
+    It is the first reading of the training accuracy from which on it stays above ``LEARNS`` times what guessing gives.
+    """
+    steps, accuracies = result.curve["step"], result.curve["accuracy"]
+    if not steps:
+        return None
+    start: float = float("inf")
+    for step, accuracy in zip(reversed(steps), reversed(accuracies), strict=True):
+        if accuracy < LEARNS / classes:
+            break
+        start = float(step)
+    return start
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A figure of a result.
+
+    Attributes:
+        read: from a result to the figure, None where it has none.
+        says: what it is, in words.
+        unit: ``"%"`` for shares, which are read as such and written as percentages.
+    """
+
+    read: Callable[[Result], float | None]
+    says: str
+    unit: str = "%"
+
+    def __call__(self, result: Result) -> float | None:
+        """Read it."""
+        return self.read(result)
+
+
+READINGS: dict[str, Reading] = {
+    "final": Reading(final, "Accuracy on the test images at the end"),
+    "best": Reading(best, "Highest accuracy on the test images after any epoch"),
+    "training": Reading(training, "Accuracy on the training batches of the last epoch"),
+    "after 30 epochs": Reading(after_30_epochs, "Accuracy on the test images after 30 epochs"),
+    "starts": Reading(starts, "The step at which learning starts", "steps"),
+}
+
+
+def dig(content: Any, *keys: str | int) -> Any:
+    """Return a part of nested lists and dictionaries; None where it is not there.
+
+    Example:
+        >>> dig({"a": [{"b": 1}]}, "a", 0, "b"), dig({"a": []}, "a", 0)
+        (1, None)
+    """
+    for key in keys:
+        try:
+            content = content[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return content

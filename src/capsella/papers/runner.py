@@ -1,0 +1,127 @@
+"""Runs recipes: what is recorded is not run again, what was interrupted goes on, a result is on disk once it is there."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from capsella.papers.executors import Done, Executor, Place
+from capsella.papers.paper import recorded
+from capsella.papers.recipe import Job
+from capsella.papers.store import Store
+from capsella.train.folder import RunFolder
+from capsella.train.together import Standing
+
+# a run is only begun where so many times as long as it should take is left.
+_MARGIN = 1.1
+
+
+class TimeIsUp(Exception):
+    """The time that was given is over; raised where runs are looked at, so that they stop in good order."""
+
+
+class Deadline:
+    """When to stop, and what is still begun before.
+
+    Args:
+        minutes: from now on; None for no end.
+        seconds: that each job should take, by its name.
+        at_once: runs at a time, which each take so many times their share of the device.
+    """
+
+    def __init__(self, minutes: float | None, seconds: dict[str, float] | None = None, at_once: int = 1) -> None:
+        self.end = float("inf") if minutes is None else time.monotonic() + 60 * minutes
+        self.seconds, self.at_once = seconds or {}, at_once
+        self.left_out: list[Job] = []
+
+    def admit(self, job: Job) -> bool:
+        """Tell whether a job should be over in time; those that should not are noted."""
+        fits = time.monotonic() + _MARGIN * self.at_once * self.seconds.get(job.name, 0.0) < self.end
+        if not fits:
+            self.left_out.append(job)
+        return fits
+
+    def check(self) -> None:
+        """Raise ``TimeIsUp`` once it is."""
+        if time.monotonic() >= self.end:
+            raise TimeIsUp
+
+
+def reproduce(
+    jobs: Sequence[Job],
+    store: Store,
+    executor: Executor,
+    place: Place,
+    *,
+    deadline: Deadline | None = None,
+    export: Path | None = None,
+    keep: bool = False,
+) -> Iterator[Done]:
+    """Carry out what is not recorded, and yield what came of each run once its result is on disk.
+
+    Killed at any moment and called again, it goes on: a result is whole or not there, a run that was under way has its last
+    checkpoint, one that had ended is only read. What is in a run's own folder is taken away after its result is written.
+
+    Args:
+        jobs: in the order in which they are begun.
+        store: where results go.
+        executor: who carries them out.
+        place: where and how.
+        deadline: when to stop; runs that are under way then keep a checkpoint.
+        export: an archive of all results of the store, written anew after every run.
+        keep: leave the runs' folders, with their weights, where they are.
+    """
+    limit = deadline or Deadline(None)
+    with _held(place.work):
+        done = recorded(jobs, store)
+        for job in jobs:
+            # a process that was killed between the two.
+            if job.name in done and not keep:
+                _clear(place, job)
+        todo = [job for job in jobs if job.name not in done]
+
+        def watch(standings: Sequence[Standing]) -> None:
+            place.watch(standings)
+            limit.check()
+
+        def admit(job: Job) -> bool:
+            return place.admit(job) and limit.admit(job)
+
+        outcomes = executor(todo, dataclasses.replace(place, watch=watch, admit=admit))
+        try:
+            for each in outcomes:
+                if each.result is not None:
+                    store.write(each.result)
+                    if export is not None:
+                        store.export(export)
+                    if not keep:
+                        _clear(place, each.job)
+                yield each
+        except TimeIsUp:
+            return
+        finally:
+            close = getattr(outcomes, "close", None)
+            if close is not None:
+                close()
+
+
+@contextlib.contextmanager
+def _held(work: Path) -> Iterator[None]:
+    """Keep a second call from the same runs, from its first moment to its last."""
+    with RunFolder(work).held():
+        yield
+
+
+def _clear(place: Place, job: Job) -> None:
+    """Take a run's own folder away, and those above it that it leaves empty."""
+    folder = place.folder(job)
+    shutil.rmtree(folder, ignore_errors=True)
+    for above in folder.parents:
+        if above == place.work:
+            break
+        with contextlib.suppress(OSError):
+            above.rmdir()

@@ -1,0 +1,153 @@
+"""The results on disk: ``<folder>/<paper>/<table>/<row>/seed-<n>.json``, each whole or not there; archives of them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from capsella.data.places import whole_or_nothing
+from capsella.errors import DataError
+from capsella.papers.recipe import Job
+from capsella.papers.results import Result, from_json, to_json
+
+RESULTS = Path("results/papers")
+# of an archive, in bytes: a result has some ten thousand.
+_LARGEST = 2**30
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What came of the results of an archive.
+
+    Attributes:
+        new: were not here.
+        replaced: took the place of ones of an older numerics version, or of another version of the recipe.
+        kept: are here already, as good or better.
+    """
+
+    new: tuple[str, ...]
+    replaced: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+class Store:
+    """A folder of results.
+
+    Args:
+        folder: need not exist.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] = RESULTS) -> None:
+        self.folder = Path(folder)
+
+    def path(self, name: str) -> Path:
+        """Return where the result of a recipe and seed lies."""
+        return self.folder / f"{name}.json"
+
+    def read(self, name: str) -> Result | None:
+        """Return a result by recipe and seed; None where there is none."""
+        path = self.path(name)
+        if not path.is_file():
+            return None
+        result = from_json(path.read_bytes(), where=str(path))
+        if result.name != name:
+            raise DataError(f"{path} holds the result of {result.name}; take it away or put it where it belongs")
+        return result
+
+    def of(self, job: Job) -> Result | None:
+        """Return the result of a run, if there is one of the same resolved recipe and numerics version."""
+        found = self.read(job.name)
+        return found if found is not None and found.fingerprint == job.fingerprint and found.quick == job.quick else None
+
+    def all(self, prefix: str = "") -> Iterator[Result]:
+        """Yield all results, or those whose name begins with ``prefix``, in the order of their names."""
+        for path in sorted(self.folder.glob("*/*/*/seed-*.json")):
+            name = path.relative_to(self.folder).with_suffix("").as_posix()
+            if name.startswith(prefix):
+                found = self.read(name)
+                if found is not None:
+                    yield found
+
+    def write(self, result: Result) -> Path:
+        """Write a result, whole or not at all."""
+        path = self.path(result.name)
+        with whole_or_nothing(path) as file:
+            file.write(to_json(result).encode())
+        return path
+
+    def export(self, file: str | os.PathLike[str], *, prefix: str = "") -> int:
+        """Write all results, or those whose name begins with ``prefix``, to one archive; return how many.
+
+        The archive is whole at any moment, and the same results give the same bytes.
+        """
+        results = list(self.all(prefix))
+        with whole_or_nothing(Path(file)) as target:
+            _pack(results, target)
+        return len(results)
+
+    def take(self, file: str | os.PathLike[str]) -> Imported:
+        """Take in the results of an archive; nothing is written unless all of it can be read.
+
+        A result that is here stays, unless the archive has one of a newer numerics version, or, of the same version, of another
+        recipe under its name: what was packed is what somebody means to bring.
+        """
+        lists: dict[str, list[str]] = {"new": [], "replaced": [], "kept": []}
+        writing = []
+        for result in unpack(Path(file)):
+            here = self.read(result.name)
+            if here is None:
+                kind = "new"
+            elif here.numerics < result.numerics or (
+                here.numerics == result.numerics and here.fingerprint != result.fingerprint
+            ):
+                kind = "replaced"
+            else:
+                kind = "kept"
+            lists[kind].append(result.name)
+            writing += [result] if kind != "kept" else []
+        for result in writing:
+            self.write(result)
+        return Imported(**{kind: tuple(names) for kind, names in lists.items()})
+
+
+def _pack(results: Iterable[Result], target: BinaryIO) -> None:
+    # no time of day in it.
+    with (
+        gzip.GzipFile(fileobj=target, mode="wb", mtime=0, filename="") as squeezed,
+        tarfile.open(fileobj=squeezed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for result in results:
+            content = to_json(result).encode()
+            entry = tarfile.TarInfo(f"{result.name}.json")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+
+
+def unpack(path: Path) -> list[Result]:
+    """Return the results of an archive; its file names are not used for anything but errors."""
+    found = []
+    try:
+        # to its end, where gzip says whether it is whole; a tar file alone would not be missed a part.
+        with gzip.open(path) as squeezed:
+            content = squeezed.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise DataError(f"{path} unpacks to more than {_LARGEST // 2**20} MiB; expected what --export wrote")
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
+            for entry in archive:
+                file = archive.extractfile(entry) if entry.isfile() else None
+                if file is None:
+                    raise DataError(f"{path} has {entry.name!r}, which is no result; expected what --export wrote")
+                found.append(from_json(file.read(), where=f"{path}, {entry.name}"))
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        raise DataError(f"{path} cannot be read ({error}); expected what --export wrote") from error
+    names = [result.name for result in found]
+    if len(set(names)) < len(names):
+        raise DataError(f"{path} has two results of one run; expected what --export wrote")
+    return found

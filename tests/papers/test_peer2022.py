@@ -1,0 +1,248 @@
+"""peer2022's claims on made evidence, and its measures on nets of which the answer is known."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from capsella import functional as F
+from capsella.models import CapsuleNet, Prediction, create_model
+from capsella.papers.measuring import measure
+from capsella.papers.paper import get_paper
+from capsella.papers.peer2022.measures import cancelling, look, opposites
+from capsella.papers.results import Result
+from capsella.papers.verdicts import Evidence
+from capsella.train.config import TrainConfig
+from capsella.train.plan import Plan, run_plan
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from paper_harness import result
+
+PAPER = get_paper("peer2022")
+
+
+def curve(start: float) -> dict[str, list[float]]:
+    steps = [25 * k for k in range(1, 200)]
+    return {"step": steps, "loss": [0.5] * len(steps), "accuracy": [0.9 if step >= start else 0.1 for step in steps]}
+
+
+def inside(**changes: Any) -> dict[str, Any]:
+    net = {
+        "lengths": changes.get("lengths", [0.5, 0.5, 0.5]),
+        "negative_share": changes.get("negative_share", 0.0),
+        "negation_gap": 0.0,
+        "opposites": [{"lowest": -0.95, "share": changes.get("share", 0.01)}],
+        "cancelling": {"left": changes.get("left", 0.01), "same": 0.0},
+    }
+    return {"peer2022.inside": {"start": net, "end": net}}
+
+
+def as_printed(key: str) -> Result:
+    """Return a result as the paper would have it."""
+    _, table, row = key.split("/")
+    bias = "no-bias" not in row
+    if table in ("table1", "relu"):
+        knows = bias if table == "table1" else row.startswith("relu")
+        return result(key, training=(0.99 if knows else 0.5,), measured=inside(left=0.9 if knows else 0.01))
+    depth = int(row.split("depth")[1])
+    if table == "controls" or depth == 10:
+        trains = not row.startswith(("no-bias", "wide"))
+        lengths = [0.5, 0.1 if trains else 1e-9, 0.5]
+        return result(key, validation=(0.99 if trains else 0.1,), measured=inside(lengths=lengths))
+    trains = bias or depth < (4 if table == "table2" else 8)
+    start = 25 if bias else 1000 + 100 * depth if trains else math.inf
+    lengths = [0.5, 0.1 if trains else 1e-9, 0.5]
+    return result(key, validation=(0.98 if trains else 0.1,), curve=curve(start), measured=inside(lengths=lengths))
+
+
+PRINTED = {each.key: as_printed(each.key) for each in PAPER.recipes}
+CLAIMS = {claim.key.removeprefix("peer2022/"): claim for claim in PAPER.claims}
+
+
+def found(name: str, **changed: Result) -> str:
+    evidence = Evidence([*{**PRINTED, **{f"peer2022/{key}": each for key, each in changed.items()}}.values()])
+    return CLAIMS[name].find(evidence).verdict
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_claim_holds_where_everything_is_as_it_says(name: str) -> None:
+    assert found(name) == "holds"
+
+
+def other(key: str, **changes: Any) -> dict[str, Result]:
+    return {key: result(f"peer2022/{key}", **changes)}
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("sign", other("table1/em-no-bias", training=(0.6,))),
+        ("sign", other("table1/rba-bias", training=(0.9,))),
+        ("depth-agreement", other("table2/fashion-no-bias-depth4", validation=(0.6,))),
+        ("depth-agreement", other("table2/mnist-bias-depth5", validation=(0.4,))),
+        ("depth-em", other("table3/mnist-no-bias-depth8", validation=(0.6,))),
+        ("depth-em", other("table3/fashion-bias-depth6", validation=(0.1,))),
+        ("shallow-agreement", other("table2/mnist-no-bias-depth3", validation=(0.1,))),
+        ("shallow-em", other("table3/fashion-bias-depth5", validation=(0.1,))),
+        ("at-once", other("table3/mnist-bias-depth9", curve=curve(225))),
+        ("late", other("table3/mnist-no-bias-depth5", curve=curve(975))),
+        ("later-with-depth", other("table3/mnist-no-bias-depth6", curve=curve(1025))),
+        ("never", other("table3/mnist-no-bias-depth9", curve=curve(4000))),
+        ("faster", other("table3/mnist-no-bias-depth5", curve=curve(25))),
+        ("relu", other("relu/relu-em", training=(0.6,))),
+        ("relu", other("relu/linear-rba", training=(0.6,))),
+        ("no-negatives", other("table2/mnist-no-bias-depth2", measured=inside(negative_share=0.4))),
+        ("cancel", other("table1/rba-no-bias", measured=inside(left=0.3))),
+        ("lengths", other("controls/lengths-depth10", validation=(0.1,), measured=inside())),
+        ("zero-bias", other("controls/zero-bias-depth4", validation=(0.1,))),
+        ("last-bias", other("controls/last-bias-depth10", validation=(0.1,))),
+    ],
+)
+def test_one_counterexample_is_enough(name: str, changed: dict[str, Result]) -> None:
+    assert found(name, **changed) == "does not hold"
+
+
+def test_opposites_that_never_occur_are_no_obstacle() -> None:
+    rows = CLAIMS["opposites"].recipes
+    assert found("opposites", **{key.removeprefix("peer2022/"): result(key, measured=inside(share=0.0)) for key in rows}) == (
+        "does not hold"
+    )
+
+
+def test_lengths_that_tell_nothing_leave_it_undecided_or_refuted() -> None:
+    rows = CLAIMS["vanishing"].recipes
+    alike = {key.removeprefix("peer2022/"): result(key, validation=(0.99,), measured=inside()) for key in rows}
+    assert found("vanishing", **alike) == "undecided"
+    # half of them train, whatever their lengths.
+    mixed = {
+        key.removeprefix("peer2022/"): result(key, validation=(0.99 if k % 2 else 0.1,), measured=inside())
+        for k, key in enumerate(rows)
+    }
+    assert found("vanishing", **mixed) == "does not hold"
+
+
+@pytest.mark.parametrize("name", ["cancel", "no-negatives", "opposites", "vanishing"])
+def test_what_was_not_measured_is_undecided(name: str) -> None:
+    bare = {
+        key.removeprefix("peer2022/"): result(key, validation=PRINTED[key].history["validation"])
+        for key in CLAIMS[name].recipes
+    }
+    assert found(name, **bare) == "undecided"
+
+
+def test_the_facts_of_the_text_come_from_results() -> None:
+    verdicts = {each.target.key: each for each in PAPER.verdicts(Evidence(list(PRINTED.values())))}
+    assert verdicts["text/sign-examples"].values == (20_002.0,)
+    assert verdicts["text/steps-before-learning"].values == (1500.0,)
+    assert verdicts["text/batch-size"].values == (64.0,)
+    assert verdicts["text/batch-size"].says == "below"
+    assert verdicts["text/implementations-without-bias"].says == "not run"
+    assert verdicts["table2/mnist-bias-depth3"].values == (98.0,)
+
+
+@pytest.mark.parametrize("plot", PAPER.plots, ids=lambda plot: plot.key)
+def test_every_plot_has_lines_of_what_ran_and_none_of_what_did_not(plot: Any) -> None:
+    full = dict(PRINTED)
+    if plot.key == "controls-gradients":
+        for key in full:
+            if "depth10" in key:
+                net = {"gradients": [0.1, 0.2]}
+                full[key] = result(key, measured={"peer2022.inside": {"start": net, "end": net}}, validation=(0.5,))
+    lines = plot.lines(Evidence(list(full.values())))
+    assert lines
+    for line in lines:
+        assert len(line.x) == len(line.y) > 0
+    assert list(plot.lines(Evidence([]))) == []
+
+
+def test_opposites_by_hand() -> None:
+    given = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [-1.0, 0.1], [0.0, 1.0]])
+    labels = torch.tensor([0, 0, 1, 1])
+    # pairs of different classes: (0, 2), (0, 3), (1, 2), (1, 3); the negative of the first has its own class.
+    found = opposites(given, labels)
+    assert found["lowest"] == pytest.approx(-1 / math.sqrt(1.01))
+    assert found["share"] == 0.25
+    assert opposites(given, torch.zeros(4, dtype=torch.long)) == {"lowest": None, "share": None}
+
+
+def margin(prediction: Prediction, targets: torch.Tensor) -> torch.Tensor:
+    return F.margin_loss(prediction.scores, targets, down_weight=1.0)
+
+
+def sign_net(**options: Any) -> CapsuleNet:
+    net = create_model("sign_capsnet", **options)
+    assert isinstance(net, CapsuleNet)
+    return net.double()
+
+
+@pytest.mark.parametrize("routing", ["agreement", "em"])
+def test_without_a_bias_the_negative_of_an_input_is_the_input(routing: str) -> None:
+    x = torch.linspace(0.1, 1, 8, dtype=torch.float64)[:, None, None]
+    labels = torch.arange(8) % 2
+    blind = cancelling(sign_net(routing=routing, bias=False), x, labels, margin)
+    seeing = cancelling(sign_net(routing=routing, bias=True), x, labels, margin)
+    assert blind["same"] == 0
+    assert seeing["same"] is not None
+    assert seeing["same"] > 1e-6
+
+
+def test_gradients_cancel_where_the_lengths_are_a_half() -> None:
+    # of two classes, x in one and −x in the other: the margin loss pulls a score s by 4s − 2, to nothing at a half.
+    class Half(torch.nn.Module):
+        num_classes = 2
+
+        def __init__(self, value: float) -> None:
+            super().__init__()
+            self.layers = torch.nn.ParameterList([torch.full((2,), value, dtype=torch.float64)])
+
+        def from_primary(self, poses: torch.Tensor) -> Prediction:
+            return Prediction(self.layers[0].expand(len(poses), 2))
+
+    x, labels = torch.ones(4, 1, 1, dtype=torch.float64), torch.zeros(4, dtype=torch.long)
+    assert cancelling(Half(0.5), x, labels, margin)["left"] == pytest.approx(0, abs=1e-12)  # type: ignore[arg-type]
+    # s = 0.8: (−0.2, 1.4) and (1.4, −0.2), of which (1.2, 1.2) is left.
+    left = cancelling(Half(0.8), x, labels, margin)["left"]  # type: ignore[arg-type]
+    assert left == pytest.approx(1.2 * math.sqrt(2) / (2 * math.sqrt(0.2**2 + 1.4**2)))
+
+
+def test_a_net_is_looked_into_layer_by_layer() -> None:
+    net = sign_net(bias=False)
+    x = torch.linspace(-1, 1, 16, dtype=torch.float64)[:, None, None, None]
+    labels = (x.flatten() > 0).long()
+    seen = look(net, x, labels, TrainConfig())
+    assert len(seen["lengths"]) == 3
+    assert len(seen["gradients"]) == 2
+    assert len(seen["opposites"]) == 2
+    assert seen["negation_gap"] == 0
+    assert seen["negative_share"] == 0.5
+    assert seen["opposites"][0] == {"lowest": -1.0, "share": 1.0}
+    assert seen["lengths"][0] == pytest.approx(float(x.abs().mean()))
+
+
+def test_a_run_is_measured_as_it_started_and_as_it_ended(tmp_path: Path) -> None:
+    plan = Plan("sign_capsnet", "sign", model_options={"bias": False}, validate=None, test=False).changed(
+        {"steps": 3, "batch_size": 64, "device": "cpu", "lr": 0.05}
+    )
+    run_plan(plan, tmp_path / "run", progress=False)
+    found = measure(tmp_path / "run", ("peer2022.inside",), None)
+    seen = found["peer2022.inside"]
+    assert seen["start"]["lengths"] != seen["end"]["lengths"]
+    assert seen["start"]["negation_gap"] == seen["end"]["negation_gap"] == 0
+    # what was measured is kept beside the run, and not measured again.
+    (tmp_path / "run/measured.json").write_text('{"peer2022.inside": 7}')
+    assert measure(tmp_path / "run", ("peer2022.inside",), None) == {"peer2022.inside": 7}
+
+
+def test_measuring_leaves_no_trace_in_the_random_numbers(tmp_path: Path) -> None:
+    plan = Plan("sign_capsnet", "sign", validate=None, test=False).changed({"steps": 1, "batch_size": 64, "device": "cpu"})
+    run_plan(plan, tmp_path / "run", progress=False)
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    measure(tmp_path / "run", ("peer2022.inside",), None)
+    assert torch.equal(torch.rand(4), expected)

@@ -1,0 +1,342 @@
+"""Runs that are recorded once and for all: nothing is run twice, nothing is lost, whenever the runner is killed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsella.papers import executors, runner
+from capsella.papers.cost import estimate
+from capsella.papers.executors import Done, Place, Shares, default_executor, executor_by_name, here
+from capsella.papers.measuring import MEASURED
+from capsella.papers.paper import jobs_of
+from capsella.papers.recipe import Job
+from capsella.papers.results import Result
+from capsella.papers.runner import Deadline, TimeIsUp, reproduce
+from capsella.papers.store import Store
+from capsella.train import children, together
+from capsella.train.together import Standing
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "train"))
+from paper_harness import CPU, job, recipe, result
+from run_harness import Child, until
+from together_harness import forking
+
+ROWS = [
+    recipe("a", seeds=(0, 1)),
+    recipe("b", seeds=(0, 1), measures=("peer2022.inside",)),
+    recipe("c", seeds=(0,)),
+]
+TIMELESS = ("seconds", "device_seconds")
+
+
+def jobs(rows: Sequence[Any] = ROWS) -> list[Job]:
+    return jobs_of(rows, settings=CPU)
+
+
+def run(folder: Path, todo: Sequence[Job] | None = None, executor: Any = here, **options: Any) -> list[Done]:
+    place = Place(folder / "work", **options.pop("place", {}))
+    return list(reproduce(jobs() if todo is None else todo, Store(folder / "results"), executor, place, **options))
+
+
+def content(folder: Path) -> dict[str, Any]:
+    """Return what was recorded, without what a clock decided."""
+    found = {}
+    for each in Store(folder / "results").all():
+        fields = {key: value for key, value in vars(each).items() if key not in TIMELESS}
+        history = {key: value for key, value in each.history.items() if key != "seconds"}
+        found[each.name] = {**fields, "history": history}
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What an uninterrupted call records."""
+    folder = tmp_path_factory.mktemp("whole")
+    run(folder)
+    return content(folder)
+
+
+def test_every_run_is_recorded_and_its_folder_taken_away(tmp_path: Path, whole: dict[str, Any]) -> None:
+    ended = run(tmp_path)
+    assert [each.job.name for each in ended] == [each.name for each in jobs()]
+    assert content(tmp_path) == whole
+    assert sorted(whole) == sorted(each.name for each in jobs())
+    assert [path.name for path in (tmp_path / "work").iterdir()] == [".lock"]
+    first = ended[0].result
+    assert first is not None
+    assert first.steps == 6
+    assert first.curve["step"] == [1, 2, 3, 4, 5, 6]
+    assert first.device_seconds > 0
+    assert first.history["validation"] == [None]
+    assert "start" in whole["peer2022/table1/b/seed-0"]["measured"]["peer2022.inside"]
+
+
+def test_what_is_recorded_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(tmp_path, jobs()[:2])
+    before = {path: path.read_bytes() for path in (tmp_path / "results").rglob("*.json")}
+    ended = run(tmp_path)
+    assert [each.job.name for each in ended] == [each.name for each in jobs()[2:]]
+    monkeypatch.setattr(executors, "finished_run", lambda *_, **__: pytest.fail("ran again"))
+    assert run(tmp_path) == []
+    assert all(path.read_bytes() == text for path, text in before.items())
+
+
+def test_weights_stay_where_they_are_asked_for(tmp_path: Path) -> None:
+    (done,) = run(tmp_path, jobs()[:1], keep=True)
+    folder = tmp_path / "work" / done.job.name
+    assert list(folder.glob("checkpoints/step-*"))
+    # and go once they are not.
+    run(tmp_path, jobs()[:1])
+    assert not folder.exists()
+
+
+def test_a_run_that_fails_is_said_and_the_others_go_on(tmp_path: Path) -> None:
+    broken = recipe("broken", seeds=(0,), measures=("peer2022.nothing",))
+    wrong = jobs([broken])[0]
+    ended = {each.job.recipe.key: each for each in run(tmp_path, [jobs()[0], wrong, jobs()[2]])}
+    assert ended["peer2022/table1/a"].result is not None
+    assert ended["peer2022/table1/c"].result is not None
+    assert ended["peer2022/table1/broken"].result is None
+    assert "nothing" in ended["peer2022/table1/broken"].problem
+    assert "Traceback" in ended["peer2022/table1/broken"].details
+    # what was trained is not lost with what could not be measured.
+    assert (tmp_path / "work/peer2022/table1/broken/seed-0/record.json").is_file()
+
+
+def test_the_archive_is_whole_after_every_run(tmp_path: Path) -> None:
+    archive = tmp_path / "all.tar.gz"
+    counts = []
+    for _ in reproduce(jobs(), Store(tmp_path / "results"), here, Place(tmp_path / "work"), export=archive):
+        other = Store(tmp_path / f"other {len(counts)}")
+        counts.append(len(other.take(archive).new))
+    assert counts == [1, 2, 3, 4, 5]
+
+
+def test_two_at_the_same_runs_are_one_too_many(tmp_path: Path) -> None:
+    runs = reproduce(jobs(), Store(tmp_path / "results"), here, Place(tmp_path / "work"))
+    next(iter(runs))
+    with pytest.raises(ValueError, match="is being written by another process"):
+        run(tmp_path)
+    runs.close()  # type: ignore[attr-defined]
+    assert len(run(tmp_path)) == 4
+
+
+def go_on(folder: Path) -> None:
+    run(folder)
+
+
+def killed(folder: Path, kills: int, seed: int) -> int:
+    """Kill a call so often at random moments; return how many were struck before their end."""
+    moments, struck = random.Random(seed), 0
+    for _ in range(kills):
+        before = names(folder)
+        child = Child(lambda: go_on(folder))
+        if moments.random() < 0.7:
+            until(lambda child=child, before=before: names(folder) != before or child.ended)
+        time.sleep(moments.uniform(0, 0.05))
+        child.kill()
+        code = child.wait()
+        assert code in (-signal.SIGKILL, 0), child.said
+        struck += code != 0
+        # whatever the moment: every file that is there can be read.
+        list(Store(folder / "results").all())
+    return struck
+
+
+def names(folder: Path) -> set[str]:
+    return {path.as_posix() for part in ("results", "work") for path in (folder / part).rglob("*") if path.is_file()}
+
+
+def test_a_killed_runner_goes_on_and_records_the_same(tmp_path: Path, whole: dict[str, Any]) -> None:
+    assert killed(tmp_path, kills=5, seed=1) > 0
+    last = Child(lambda: go_on(tmp_path))
+    assert last.wait() == 0, last.said
+    assert content(tmp_path) == whole
+    assert [path.name for path in (tmp_path / "work").iterdir()] == [".lock"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_runner_that_is_killed_a_hundred_times_records_the_same(seed: int, tmp_path: Path, whole: dict[str, Any]) -> None:
+    struck = 0
+    for turn in range(5):
+        folder = tmp_path / str(turn)
+        struck += killed(folder, kills=5, seed=10 * seed + turn)
+        last = Child(lambda folder=folder: go_on(folder))
+        assert last.wait() == 0, last.said
+        assert content(folder) == whole
+    assert struck > 10
+
+
+class Killed(BaseException):
+    """What a test raises where a process would end."""
+
+
+@pytest.mark.parametrize("where", ["finish", "write", "_clear"])
+def test_killed_between_two_files_nothing_is_lost_or_doubled(
+    where: str, tmp_path: Path, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        if where == "finish":
+            patch.setattr(executors, "finish", end)
+        elif where == "write":
+            patch.setattr(Store, "write", end)
+        else:
+            patch.setattr(runner, "_clear", end)
+        with pytest.raises(Killed):
+            run(tmp_path)
+    # the run had come to its end: it is read, not trained again.
+    trained = []
+    real = executors.finished_run
+    monkeypatch.setattr(executors, "finished_run", lambda folder, *a, **k: trained.append(folder) or real(folder, *a, **k))
+    run(tmp_path)
+    assert content(tmp_path) == whole
+    if where == "_clear":
+        assert tmp_path / "work/peer2022/table1/a/seed-0" not in trained
+    assert [path.name for path in (tmp_path / "work").iterdir()] == [".lock"]
+
+
+def test_a_run_that_ended_unmeasured_is_measured_and_not_trained_again(tmp_path: Path, whole: dict[str, Any]) -> None:
+    todo = [each for each in jobs() if each.name == "peer2022/table1/b/seed-0"]
+    run(tmp_path, todo, keep=True)
+    folder = tmp_path / "work/peer2022/table1/b/seed-0"
+    (folder / MEASURED).unlink()
+    Store(tmp_path / "results").path(todo[0].name).unlink()
+    stamp = (folder / "record.json").stat().st_mtime_ns
+    run(tmp_path, todo, keep=True)
+    assert (folder / "record.json").stat().st_mtime_ns == stamp
+    assert content(tmp_path)[todo[0].name] == whole[todo[0].name]
+
+
+def test_processes_side_by_side_record_the_same(tmp_path: Path, whole: dict[str, Any]) -> None:
+    with pytest.MonkeyPatch.context() as patch, forking(patch, together):
+        shown: list[int] = []
+        place = {"at_once": 2, "watch": lambda standings: shown.append(len(standings))}
+        ended = run(tmp_path, executor=executors.in_processes, place=place)
+    assert all(each.result is not None for each in ended), [each.details for each in ended]
+    assert content(tmp_path) == whole
+    assert max(shown) <= 2
+
+
+def test_a_measure_that_fails_in_its_process_fails_its_run_alone(tmp_path: Path) -> None:
+    todo = [jobs()[0], *jobs([recipe("broken", seeds=(0,), measures=("peer2022.nothing",))])]
+    with pytest.MonkeyPatch.context() as patch, forking(patch, together):
+        ended = {each.job.recipe.key: each for each in run(tmp_path, todo, executors.in_processes, place={"at_once": 2})}
+    assert ended["peer2022/table1/a"].result is not None
+    assert "nothing" in ended["peer2022/table1/broken"].problem
+
+
+def test_runs_that_are_not_let_in_are_left_out(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch, forking(patch, together):
+        place = {"at_once": 1, "admit": lambda job: job.recipe.key.endswith("c")}
+        ended = run(tmp_path, executor=executors.in_processes, place=place)
+    assert [each.job.name for each in ended] == ["peer2022/table1/c/seed-0"]
+    assert [each.job.name for each in run(tmp_path, place={"admit": lambda job: job.seed == 1})] == [
+        "peer2022/table1/a/seed-1",
+        "peer2022/table1/b/seed-1",
+    ]
+
+
+def test_nothing_is_begun_that_would_not_be_over_in_time() -> None:
+    deadline = Deadline(1, {job("a").name: 50.0, job("b").name: 60.0}, at_once=1)
+    assert deadline.admit(job("a"))
+    assert not deadline.admit(job("b"))
+    assert [each.name for each in deadline.left_out] == [job("b").name]
+    # eight at once take eight times as long each.
+    assert not Deadline(1, {job("a").name: 50.0}, at_once=8).admit(job("a"))
+    assert Deadline(None, {job("a").name: 1e9}).admit(job("a"))
+
+
+def test_time_that_is_up_stops_the_runs_and_the_same_call_goes_on(tmp_path: Path, whole: dict[str, Any]) -> None:
+    class Soon(Deadline):
+        looks = 0
+
+        def check(self) -> None:
+            self.looks += 1
+            if self.looks == 3:
+                raise TimeIsUp
+
+    ended = run(tmp_path, deadline=Soon(None))
+    assert len(ended) == 2
+    run(tmp_path)
+    assert content(tmp_path) == whole
+    with pytest.raises(TimeIsUp):
+        Deadline(-1).check()
+    Deadline(1).check()
+
+
+def test_the_device_is_divided_among_those_that_share_it() -> None:
+    shares, a, b = Shares(), Path("a"), Path("b")
+    for folders, now in (([a], 0.0), ([a], 10.0), ([a, b], 14.0), ([b], 15.0), ([], 20.0), ([b], 21.0)):
+        shares(folders, now)
+    # a: 10, then half of 4; b: half of 4, then 1, then 1.
+    assert shares.seconds == {a: 12.0, b: 4.0}
+
+
+def test_who_carries_runs_out_where_nobody_says() -> None:
+    assert default_executor(quick=True, on_gpu=False) == "here"
+    assert default_executor(quick=False, on_gpu=False) == "processes"
+    assert default_executor(quick=True, on_gpu=True) == "processes"
+    assert executor_by_name("ray") is executors.on_ray
+
+
+def test_a_run_takes_as_long_as_it_took() -> None:
+    ran, other = job("a"), recipe("b", plan=recipe().plan.changed({"steps": 12})).job(0, settings=CPU)
+
+    def took(seconds: float, of: Job = ran, device: str = "this", **changes: Any) -> Result:
+        environment = {"numerics": 2, "device": device}
+        return result(
+            fingerprint=of.fingerprint, device_seconds=seconds, plan=of.plan.as_dict(), environment=environment, **changes
+        )
+
+    found = estimate([ran, other], [took(10.0), took(20.0, seed=1), took(500.0, seed=2, device="another")], "this")
+    assert found.seconds[ran.name] == 15.0
+    # twice the steps of what is known, at the median of the rates.
+    assert 20.0 <= found.seconds[other.name] <= 40.0
+    assert (found.known, found.scaled, found.rough) == (1, 1, 0)
+    assert found.total == pytest.approx(sum(found.seconds.values()))
+    assert found.describe().startswith("about ")
+    assert "1 by their own records, 1 by others' on this device" in found.describe()
+    rough = estimate([ran], [], "this")
+    assert (rough.known, rough.scaled, rough.rough) == (0, 0, 1)
+    assert rough.total > 0
+
+
+def test_an_executor_sees_only_what_is_not_recorded(tmp_path: Path) -> None:
+    run(tmp_path, jobs()[:3])
+    seen: list[str] = []
+
+    def noting(todo: Sequence[Job], place: Place) -> Iterator[Done]:
+        seen.extend(each.name for each in todo)
+        return iter(())
+
+    run(tmp_path, executor=noting)
+    assert seen == [each.name for each in jobs()[3:]]
+
+
+def test_a_hook_after_a_run_is_called_in_its_process(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch, forking(patch, together):
+        plan = jobs()[0].plan
+        outcomes = list(together.run_together([(plan, tmp_path / "run")], after=lambda folder: (folder / "after").touch()))
+    assert outcomes[0].run is not None
+    assert (tmp_path / "run/after").exists()
+    assert children.Children(1, None, {}).after is None
+
+
+def test_standings_are_shown_here_too(tmp_path: Path) -> None:
+    shown: list[Sequence[Standing]] = []
+    run(tmp_path, jobs()[:1], place={"watch": shown.append})
+    assert [each.folder.name for each in shown[0]] == ["seed-0"]

@@ -1,0 +1,171 @@
+"""Results on disk: whole, found again, packed and unpacked; what is no result is refused before anything is written."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsella import __numerics__
+from capsella.errors import DataError
+from capsella.papers.results import from_json, to_json
+from capsella.papers.store import Store
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from paper_harness import job, result
+
+
+def test_a_result_comes_back_as_it_was() -> None:
+    made = result(measured={"a": {"b": [1.5, None]}}, test={"accuracy": 0.9, "images": 10})
+    assert from_json(to_json(made), where="here") == made
+    # readable: a line for each part.
+    assert '\n  "accuracy": [0.5]' in to_json(made)
+    assert max(len(line) for line in to_json(made).splitlines()) < 2000
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda c: "no JSON", "here is no JSON"),
+        (lambda c: [1], "here is no result of capsella reproduce"),
+        (lambda c: {**c, "format": 7}, "expected one of format 1"),
+        (lambda c: {key: value for key, value in c.items() if key != "history"}, "history is wrong or missing"),
+        (lambda c: {**c, "strange": 1}, "strange is wrong or missing"),
+        (lambda c: {**c, "recipe": "peer2022/../etc"}, "expected <paper>/<table>/<row>"),
+        (lambda c: {**c, "recipe": "/etc/passwd/x"}, "expected <paper>/<table>/<row>"),
+        (lambda c: {**c, "recipe": "a/b"}, "expected <paper>/<table>/<row>"),
+        (lambda c: {**c, "recipe": "a/b/c d"}, "expected <paper>/<table>/<row>"),
+        (lambda c: {**c, "recipe": "a/./c"}, "expected <paper>/<table>/<row>"),
+        (lambda c: {**c, "recipe": 3}, "expected <paper>/<table>/<row>"),
+        (lambda c: {**c, "seed": -1}, "and a seed"),
+        (lambda c: {**c, "seed": True}, "and a seed"),
+        (lambda c: {**c, "environment": {}}, "numerics version"),
+    ],
+)
+def test_what_is_no_result_is_refused_in_one_line(change: Any, says: str) -> None:
+    content = change(json.loads(to_json(result())))
+    text = content if isinstance(content, str) else json.dumps(content)
+    with pytest.raises(DataError) as refusal:
+        from_json(text, where="here")
+    assert says in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_store_finds_what_was_written(tmp_path: Path) -> None:
+    store = Store(tmp_path / "results")
+    assert list(store.all()) == []
+    first, second = result(), result("peer2022/table2/other", 3)
+    assert store.write(first) == tmp_path / "results/peer2022/table1/row/seed-0.json"
+    store.write(second)
+    assert list(store.all()) == [first, second]
+    assert list(store.all("peer2022/table2/")) == [second]
+    assert store.read("peer2022/table1/row/seed-1") is None
+
+
+def test_only_a_result_of_the_same_recipe_and_numerics_counts(tmp_path: Path) -> None:
+    store, asked = Store(tmp_path), job()
+    assert store.of(asked) is None
+    own = replace(result(), fingerprint=asked.fingerprint)
+    store.write(own)
+    assert store.of(asked) == own
+    assert store.of(job(seed=1)) is None
+    # other settings under the same name.
+    changed = replace(asked.recipe, plan=asked.recipe.plan.changed({"lr": 0.1})).job(0)
+    assert store.of(changed) is None
+    # the same settings, another version of the arithmetic.
+    store.write(replace(own, fingerprint="of another version"))
+    assert store.of(asked) is None
+    store.write(replace(own, quick=True))
+    assert store.of(asked) is None
+
+
+def test_a_result_in_another_s_place_is_said(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.write(result())
+    other = path.with_name("seed-1.json")
+    path.rename(other)
+    with pytest.raises(DataError, match=r"seed-1.json holds the result of peer2022/table1/row/seed-0"):
+        list(store.all())
+
+
+def test_results_travel_in_one_archive(tmp_path: Path) -> None:
+    one, other = Store(tmp_path / "one"), Store(tmp_path / "other")
+    for seed in range(3):
+        one.write(result(seed=seed))
+    assert one.export(tmp_path / "all.tar.gz") == 3
+    assert one.export(tmp_path / "again.tar.gz") == 3
+    assert (tmp_path / "all.tar.gz").read_bytes() == (tmp_path / "again.tar.gz").read_bytes()
+    other.write(result(seed=1, validation=(0.75,)))
+    found = other.take(tmp_path / "all.tar.gz")
+    assert found.new == ("peer2022/table1/row/seed-0", "peer2022/table1/row/seed-2")
+    assert found.kept == ("peer2022/table1/row/seed-1",)
+    # what was there stays, and nothing is doubled.
+    kept = other.read("peer2022/table1/row/seed-1")
+    assert kept is not None
+    assert kept.history["validation"] == [0.75]
+    assert len(list(other.all())) == 3
+    assert other.take(tmp_path / "all.tar.gz").new == ()
+
+
+@pytest.mark.parametrize(
+    ("here", "comes", "kind"),
+    [
+        ({"numerics": __numerics__ - 1}, {}, "replaced"),
+        ({}, {"numerics": __numerics__ - 1}, "kept"),
+        ({"fingerprint": "f" * 16}, {}, "replaced"),
+        ({"numerics": __numerics__ + 1, "fingerprint": "f" * 16}, {}, "kept"),
+    ],
+)
+def test_the_newer_numerics_version_wins(here: Any, comes: Any, kind: str, tmp_path: Path) -> None:
+    source, target = Store(tmp_path / "source"), Store(tmp_path / "target")
+    source.write(result(**comes))
+    target.write(result(**here))
+    source.export(tmp_path / "a.tar.gz")
+    assert getattr(target.take(tmp_path / "a.tar.gz"), kind) == ("peer2022/table1/row/seed-0",)
+    winner = result(**comes) if kind == "replaced" else result(**here)
+    assert list(target.all()) == [winner]
+
+
+def archive(path: Path, files: dict[str, bytes], kind: bytes = tarfile.REGTYPE) -> Path:
+    with tarfile.open(path, "w:gz") as packed:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.type, entry.linkname = len(content), kind, "/etc/passwd"
+            packed.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def test_an_archive_that_is_not_all_results_changes_nothing(tmp_path: Path) -> None:
+    good = to_json(result()).encode()
+    evil = {"../../outside.json": good}
+    store = Store(tmp_path / "store")
+    # a name in an archive decides nothing: the result goes where it belongs.
+    store.take(archive(tmp_path / "evil.tar.gz", evil))
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.json")] == [
+        "store/peer2022/table1/row/seed-0.json"
+    ]
+    empty = Store(tmp_path / "empty")
+    for name, made in {
+        "half": archive(tmp_path / "half.tar.gz", {"a.json": good, "b.json": b"{"}),
+        "twice": archive(tmp_path / "twice.tar.gz", {"a.json": good, "b.json": good}),
+        "link": archive(tmp_path / "link.tar.gz", {"a.json": b""}, tarfile.SYMTYPE),
+        "folder": archive(tmp_path / "folder.tar.gz", {"a": b""}, tarfile.DIRTYPE),
+    }.items():
+        with pytest.raises(DataError) as refusal:
+            empty.take(made)
+        assert "\n" not in str(refusal.value), name
+    (tmp_path / "no.tar.gz").write_bytes(b"nothing of the kind")
+    for missing in ("no.tar.gz", "nowhere.tar.gz"):
+        with pytest.raises(DataError, match="expected what --export wrote"):
+            empty.take(tmp_path / missing)
+    cut = tmp_path / "cut.tar.gz"
+    cut.write_bytes((tmp_path / "evil.tar.gz").read_bytes()[:-20])
+    with pytest.raises(DataError):
+        empty.take(cut)
+    assert not empty.folder.exists()
