@@ -13,11 +13,14 @@ import in_a_browser
 import pytest
 import torch
 from in_a_browser import check_page, opened
+from paper_stories import PAPER, WITH, WITHOUT, recipe, result, three_each
 from report_stories import CURVE, comparison_row, comparison_story, make_examples, quickstart_story
 
 import capsella
+from capsella.papers.paper import Table, get_paper
 from capsella.report import comparison_page, quickstart_page, write_page
 from capsella.report.doctor import doctor_page
+from capsella.report.papers import PAGE, paper_report
 
 LONG = "a_class_with_quite_a_long_name_without_a_blank_in_it"
 
@@ -64,6 +67,29 @@ def diagnosis(*, class_names: tuple[str, ...] | None = None, views: Any = None, 
     )
 
 
+def whole_paper() -> str:
+    paper = get_paper("peer2022")
+    results = [result(each.key, seed, 0.8 + 0.05 * seed) for each in paper.recipes[:-1] for seed in (0, 1, 2)]
+    return paper_report(paper, results)[PAGE]
+
+
+def short_paper() -> str:
+    return paper_report(PAPER, [replace(each, quick=True) for each in three_each()], quick=True)[PAGE]
+
+
+def strange_paper() -> str:
+    paper = replace(
+        PAPER,
+        title=LONG,
+        recipes=(recipe(WITHOUT, LONG), recipe(WITH, STRANGE[0], departures=(LONG,))),
+        tables=(Table("table1", LONG, LONG, (WITHOUT, WITH) * 6, rows=(LONG,), columns=STRANGE * 3, note=LONG),),
+        remarks={"table1/with": LONG},
+        says=(LONG,),
+        beyond=LONG,
+    )
+    return paper_report(paper, [result(status=LONG), result(WITHOUT, 1, 0.1)])[PAGE]
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -75,6 +101,9 @@ def diagnosis(*, class_names: tuple[str, ...] | None = None, views: Any = None, 
         lambda: comparison_page(comparison_story()),
         strange_comparison,
         lonely_comparison,
+        whole_paper,
+        short_paper,
+        strange_paper,
     ],
     ids=[
         "diagnosis",
@@ -85,6 +114,9 @@ def diagnosis(*, class_names: tuple[str, ...] | None = None, views: Any = None, 
         "comparison",
         "strange comparison",
         "lonely comparison",
+        "paper",
+        "short versions of a paper",
+        "strange paper",
     ],
 )
 def test_a_page_is_sound_at_both_widths_and_in_both_schemes(make: Callable[[], str], browser: Any, tmp_path: Path) -> None:
@@ -112,6 +144,19 @@ def test_without_scripts_the_sliders_are_away_and_the_frames_are_there(browser: 
     with opened(browser, tmp_path / "page.html", script=False) as page:
         assert not page.locator("#mover").is_visible()
         assert page.locator("#frame-4-4").is_visible()
+
+
+def test_a_wide_table_scrolls_in_a_box_of_its_own(browser: Any, tmp_path: Path) -> None:
+    write_page(tmp_path / "page.html", whole_paper())
+    with opened(browser, tmp_path / "page.html", width=400) as page:
+        page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        wider = page.evaluate("[...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth).length")
+        assert wider > 5
+        # the names of the rows stay in sight.
+        box = page.locator(".scroll").nth(1)
+        box.evaluate("(e) => { e.scrollLeft = 200; }")
+        assert box.evaluate("(e) => e.querySelector('tbody th').getBoundingClientRect().left >= e.getBoundingClientRect().left")
 
 
 SOUND = '<body style="background: #fff"><p style="color: #000">text</p><img alt="dot" src="{dot}" width="9" height="9"></body>'

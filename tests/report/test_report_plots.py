@@ -20,7 +20,7 @@ from PIL import Image
 
 from capsella.report import Series, bars, curves, heat_uri, image_uri
 from capsella.report.networks import learning_plots, mean_curve
-from capsella.report.plots import COLD, HOT, PALETTE
+from capsella.report.plots import COLD, FILE_INK, HOT, PALETTE, as_file
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINE = Series("a", (0.0, 1.0, 3.0), (0.0, 0.5, 1.5))
@@ -82,6 +82,42 @@ def test_shares_are_written_as_percentages_and_thousands_short() -> None:
     found = texts(draw(Series("a", (0, 60000, 120000), (0.5, 0.75, 1.0)), is_share=True))
     assert {"50 %", "100 %", "100 k"} <= set(found)
     assert {"images seen", "loss", "a"} <= set(found)
+
+
+def height(svg: str) -> float:
+    return float(ElementTree.fromstring(svg).get("viewBox", "").split()[3])
+
+
+def test_a_faint_line_has_the_colour_of_the_one_before_it_and_one_entry_in_the_legend() -> None:
+    other = Series("b", (0.0, 1.0, 3.0), (1.5, 0.5, 0.0))
+    beside = [Series("printed", (0.0, 1.0, 3.0), (0.25, 0.75, 1.25), is_faint=True) for _ in range(2)]
+    svg = draw(LINE, beside[0], other, beside[1], is_counted=True)
+    assert texts(svg)[-3:] == ["a", "b", "printed"]
+    dotted = re.findall(r"stroke-dasharray: 1\.1,1\.98;[^\"]*stroke: ([^;\"]*)", svg)
+    assert dotted == [PALETTE[0], PALETTE[1], "currentColor"]
+    # rings, which leave the marks of ours to be seen.
+    assert svg.count("fill: none; stroke") > draw(LINE, other, is_counted=True).count("fill: none; stroke")
+
+
+def test_a_faint_line_may_come_first() -> None:
+    assert texts(draw(Series("printed", (0, 1), (0, 1), is_faint=True)))[-1] == "printed"
+
+
+def test_a_long_legend_takes_no_room_from_a_roomy_picture() -> None:
+    many = [Series(f"a line with quite a long label {k}", LINE.x, LINE.y) for k in range(7)]
+    assert height(draw(*many)) == height(draw(LINE)) == height(draw(LINE, is_roomy=True))
+    assert height(draw(*many, is_roomy=True)) == pytest.approx(height(draw(LINE)) + 4 * 0.2 * 72)
+
+
+def test_values_over_many_decades_have_numbers_beside_them() -> None:
+    found = texts(draw(Series("a", (0, 1, 2), (1e-14, 1e-6, 1.0)), is_log=True))
+    assert len([text for text in found if re.fullmatch(r"1e-\d\d|1", text)]) >= 3
+
+
+def test_a_picture_in_a_file_has_an_ink_of_its_own() -> None:
+    assert "currentColor" not in as_file(draw(LINE))
+    for ground in ("#ffffff", "#0d1117"):
+        assert contrast(FILE_INK, ground) >= 4
 
 
 def test_labels_are_escaped_and_are_no_formulas() -> None:

@@ -28,11 +28,24 @@ if TYPE_CHECKING:
 PALETTE = ("#11877b", "#d9610f", "#7a6bd8", "#c2408a", "#3f7fd0", "#7f8a1c")
 """Colours of series in their order, each of a contrast of 3 or more to a white ground and to a black one."""
 
+FILE_INK = "#7d7d7d"
+"""The ink of a picture in a file, readable on a light and on a dark page."""
+
 HOT, COLD = (255, 178, 36), (74, 158, 255)
 """Colours of a heat map above and below zero, for a dark ground."""
 
 # an ink that no series has; the text of the SVG says currentColor in its place.
 _INK = "#010203"
+# a label that begins so is in no legend.
+_FAINT: dict[str, Any] = {
+    "linewidth": 1.1,
+    "linestyle": (0, (1, 1.8)),
+    # a ring around the mark of a line that goes through the same point.
+    "markersize": 9.5,
+    "markerfacecolor": "none",
+    "clip_on": False,
+    "label": "_",
+}
 _DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (7, 1.6, 1.2, 1.6)))
 _STYLE: dict[str, Any] = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), _INK),
@@ -57,12 +70,15 @@ class Series:
         x: places; of bars, nothing.
         y: values.
         spread: drawn on both sides of each value, or None.
+        is_faint: a line to compare the one before it with, such as the printed one: in its colour, thin and dotted, with hollow
+            marks. Lines of one label have one entry in the legend, after all others.
     """
 
     label: str
     x: tuple[float, ...]
     y: tuple[float, ...]
     spread: tuple[float, ...] | None = None
+    is_faint: bool = False
 
 
 def curves(
@@ -75,6 +91,7 @@ def curves(
     is_log: bool = False,
     is_counted: bool = False,
     width: float = 4.8,
+    is_roomy: bool = False,
 ) -> str:
     """Draw lines with their spreads.
 
@@ -87,24 +104,27 @@ def curves(
         is_log: a logarithmic axis, where all values are above zero.
         is_counted: places are whole numbers; each is marked.
         width: in inches; the height is 0.62 of it.
+        is_roomy: make the picture as much higher as a legend of more than three rows needs.
 
     Returns:
         An ``<svg>`` element.
     """
     _check(series, "series")
+    faint = list(dict.fromkeys(one.label for one in series if one.is_faint))
+    labels = [*(one.label for one in series if not one.is_faint), *faint]
+    rows = -(-len(labels) // _columns(labels))
     with _styled(label):
-        figure, axes = _axes(width, 0.62 * width)
-        for k, one in enumerate(series):
-            colour = PALETTE[k % len(PALETTE)]
+        figure, axes = _axes(width, 0.62 * width + (0.2 * max(0, rows - 3) if is_roomy else 0))
+        k = -1
+        for one in series:
+            k += not one.is_faint
+            colour = PALETTE[max(0, k) % len(PALETTE)]
             x, y = array(one.x, "n", name="x"), array(one.y, "n", name="y", n=len(one.x))
-            axes.plot(
-                x,
-                y,
-                color=colour,
-                linestyle=_DASHES[k % len(_DASHES)],
-                marker="o" if len(x) == 1 or is_counted else "",
-                label=" ",
-            )
+            marker = "o" if len(x) == 1 or is_counted else ""
+            if one.is_faint:
+                axes.plot(x, y, color=colour, marker=marker, **_FAINT)
+            else:
+                axes.plot(x, y, color=colour, linestyle=_DASHES[k % len(_DASHES)], marker=marker, label=" ")
             if one.spread is not None:
                 spread = array(one.spread, "n", name="spread", n=len(one.x))
                 axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.18, linewidth=0)
@@ -120,8 +140,15 @@ def curves(
             axes.yaxis.set_major_formatter(_share)
         if is_log and all(value > 0 for one in series for value in one.y):
             _as_decades(axes, [value for one in series for value in one.y])
-        _legend(figure, [one.label for one in series])
+        for _ in faint:
+            axes.plot([], [], color=_INK, marker="o", **{**_FAINT, "label": " "})
+        _legend(figure, labels)
         return _svg(figure, label)
+
+
+def as_file(svg: str) -> str:
+    """Return the text of a file for an ``<svg>`` element: in a file it cannot take a page's ink, so it has its own."""
+    return svg.replace("currentColor", FILE_INK) + "\n"
 
 
 def bars(categories: Sequence[str], series: Sequence[Series], *, label: str, x_label: str, width: float = 4.8) -> str:
@@ -232,15 +259,19 @@ def _as_decades(axes: Axes, values: Sequence[float]) -> None:
     # a spread may reach below zero, where a logarithm ends; the values alone set the limits.
     axes.set_yscale("log", nonpositive="clip")
     axes.set_ylim(min(values) / 1.25, max(values) * 1.25)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    # over many decades numbers between them would find no place, and then there would be none at all.
+    axes.yaxis.set_major_locator(LogLocator(subs=(1,) if max(values) > 1e5 * min(values) else (1, 2, 5)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
+def _columns(labels: Sequence[str]) -> int:
+    """Return how many labels stand side by side: about 56 characters fit, a line and its gap taking six."""
+    return max(1, min(len(labels), 56 // (6 + max(map(len, labels)))))
+
+
 def _legend(figure: Figure, labels: Sequence[str]) -> None:
-    # about 56 characters fit side by side, a line and its gap taking six.
-    columns = max(1, min(len(labels), 56 // (6 + max(map(len, labels)))))
-    legend = figure.legend(loc="outside upper left", ncols=columns, handlelength=2.4, borderpad=0.1, columnspacing=1.4)
+    legend = figure.legend(loc="outside upper left", ncols=_columns(labels), handlelength=2.4, borderpad=0.1, columnspacing=1.4)
     # set afterwards: matplotlib would leave out a label that begins with an underscore.
     for text, label in zip(legend.get_texts(), labels, strict=True):
         text.set_text(label)

@@ -11,8 +11,6 @@ from capsella.report import plots
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# readable on a light and on a dark page; a picture in a file cannot take the page's ink.
-_INK = "#7d7d7d"
 _MARKERS = "osD^v"
 
 
@@ -57,7 +55,7 @@ def log_log(rows: Sequence[Sequence[Panel]], *, label: str) -> str:
         for k, name in enumerate(names):
             grid[0, 0].plot([], [], **_look(k), label=name)
         figure.legend(loc="outside upper left", ncols=min(len(names), 4), handlelength=2.4)
-        return plots._svg(figure, label).replace("currentColor", _INK) + "\n"
+        return plots.as_file(plots._svg(figure, label))
 
 
 def _draw(axes: Axes, panel: Panel, names: Sequence[str]) -> None:

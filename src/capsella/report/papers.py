@@ -1,0 +1,222 @@
+"""The pages of a paper: its results as Markdown, as one HTML file and as pictures, made from records alone."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from capsella.papers.paper import Line, Paper, Plot
+from capsella.papers.results import Result
+from capsella.papers.verdicts import Evidence, Missing
+from capsella.report.page import render
+from capsella.report.paper_story import Answer, Story, tell
+from capsella.report.paper_tables import Sheet
+from capsella.report.plots import Series, as_file, curves
+
+MARKDOWN, PAGE, PLOTS = "README.md", "page.html", "plots"
+PRINTED = "printed"
+"""What the legend calls all lines of printed numbers."""
+
+# what Markdown, or GitHub's with formulas, would take for its own.
+_SPECIAL = re.compile(r"([\\`*_\[\]|$~])")
+_BEGINS = re.compile(r"^(\d*)([#+=>-]|(?<=\d)[.)](?=\s))")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A plot that is drawn.
+
+    Attributes:
+        key: of the ``Plot``.
+        title: what it shows.
+        svg: in the page's ink; empty where a figure was missing.
+        problem: which one.
+    """
+
+    key: str
+    title: str
+    svg: str
+    problem: str = ""
+
+
+def paper_report(paper: Paper, results: Sequence[Result], *, quick: bool = False) -> dict[str, str]:
+    """Return the pages of a paper and their pictures as texts, by their path below the paper's folder of results.
+
+    Args:
+        paper: whose.
+        results: of its recipes as they are, of any seeds.
+        quick: whether they are the short versions, which are judged against nothing that is printed.
+    """
+    story = tell(paper, results, quick=quick)
+    pictures = _pictures(paper.plots, Evidence(results))
+    keys = [part.key for part in story.parts]
+    by_part: dict[str, list[Picture]] = {key: [] for key in keys}
+    further: list[Picture] = []
+    for picture in pictures:
+        # a key may begin with those of two tables; the longer one is meant.
+        owners = [key for key in keys if picture.key == key or picture.key.startswith(f"{key}-")]
+        (by_part[max(owners, key=len)] if owners else further).append(picture)
+    return {
+        MARKDOWN: _markdown(story, by_part, further),
+        PAGE: render("paper.html", story=story, pictures=by_part, further=further),
+        **{_path(picture): as_file(picture.svg) for picture in pictures if picture.svg},
+    }
+
+
+def write_report(folder: Path, files: Mapping[str, str]) -> None:
+    """Write all files of a report or none, and take pictures away that it no longer has.
+
+    Args:
+        folder: of the paper's results; made where it is missing.
+        files: what ``paper_report`` returned.
+    """
+    # here, because data loads torch and a page may be made of records alone.
+    from capsella.data.places import whole_or_nothing
+
+    folder = Path(folder)
+    with contextlib.ExitStack() as stack:
+        # nothing takes its place before all are written; the page comes last, after what it shows.
+        for name, text in files.items():
+            stack.enter_context(whole_or_nothing(folder / name)).write(text.encode())
+    for path in sorted((folder / PLOTS).glob("*.svg")):
+        if f"{PLOTS}/{path.name}" not in files:
+            path.unlink()
+
+
+def _path(picture: Picture) -> str:
+    return f"{PLOTS}/{picture.key}.svg"
+
+
+def _pictures(plots: Sequence[Plot], evidence: Evidence) -> list[Picture]:
+    """Draw the plots that have lines."""
+    titles = Counter(plot.title for plot in plots)
+    found = []
+    for plot in plots:
+        # pictures of one page must differ in their labels, since their ids are made of them.
+        label = plot.title if titles[plot.title] == 1 else f"{plot.title} ({plot.key})"
+        try:
+            series = _series(plot.lines(evidence))
+        except Missing as error:
+            found.append(Picture(plot.key, label, "", f"Not drawn, for want of a figure of {error}: {label}."))
+            continue
+        if series:
+            svg = curves(
+                series,
+                label=label,
+                x_label=plot.x_label,
+                y_label=plot.y_label,
+                is_share=plot.is_share,
+                is_log=plot.is_log,
+                is_counted=plot.is_counted,
+                is_roomy=True,
+            )
+            found.append(Picture(plot.key, label, svg))
+    return found
+
+
+def _series(lines: Sequence[Line]) -> list[Series]:
+    """Return ours, each followed by what is printed beside it; points that are not finite cannot be drawn."""
+    ours = [line for line in lines if not line.is_printed]
+    printed = {line.label: line for line in lines if line.is_printed}
+    found = []
+    for line in ours:
+        beside = printed.get(line.label)
+        drawn = _finite(line)
+        if drawn is not None:
+            found.append(drawn)
+            faint = None if beside is None else _finite(beside)
+            found += [] if faint is None else [Series(PRINTED, faint.x, faint.y, faint.spread, is_faint=True)]
+    return found
+
+
+def _finite(line: Line) -> Series | None:
+    places = [k for k, point in enumerate(zip(line.x, line.y, strict=True)) if all(map(math.isfinite, point))]
+    if not places:
+        return None
+    spread = None if line.spread is None else tuple(line.spread[k] for k in places)
+    if spread is not None and not all(map(math.isfinite, spread)):
+        spread = None
+    return Series(line.label, tuple(line.x[k] for k in places), tuple(line.y[k] for k in places), spread)
+
+
+def _markdown(story: Story, by_part: Mapping[str, Sequence[Picture]], further: Sequence[Picture]) -> str:
+    parts = [f"# {_text(story.name)}: {_text(story.title)}"]
+    if story.warning:
+        parts.append(f"> **{_text(story.warning)}**")
+    parts += [_block(story.lead), *map(_block, story.says)]
+    parts.append(f"Made by `{story.command}` from the records in this folder; [{PAGE}]({PAGE}) shows the same.")
+    if story.claims:
+        parts += ["## What the paper claims", _claims(story.claims, with_source=True)]
+    if story.own:
+        parts += [f"## {_text(story.beyond)}", _claims(story.own)]
+    for part in story.parts:
+        parts += [f"## {_text(part.title)}", _block(part.caption), _table(part.sheet)]
+        parts += [_block(note) for note in part.notes]
+        parts += _shown(by_part[part.key])
+        if part.details is not None:
+            note = [_block(part.details_note)] if part.details_note else []
+            parts += ["<details>\n<summary>Each recipe</summary>", *note, _table(part.details), "</details>"]
+    if further:
+        parts += ["## Further pictures", *_shown(further)]
+    if story.numbers.rows or story.others.rows:
+        parts.append("## All printed numbers")
+        parts += [_table(story.numbers)] if story.numbers.rows else []
+        parts += ["Settings, sizes and what stands in the text:", _table(story.others)] if story.others.rows else []
+    parts += ["## How it was done", *map(_block, story.rules)]
+    for title, sentences in story.lists.items():
+        parts += [_block(title), "\n".join(f"- {_block(sentence)}" for sentence in sentences)]
+    facts = tuple(((key,), (value,)) for key, value in {**story.facts, "to do it again": story.command}.items())
+    parts.append(_table(Sheet("facts", ("", "of the runs"), facts)))
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def _claims(answers: Sequence[Answer], *, with_source: bool = False) -> str:
+    head = ("verdict", "claim", *(("where",) if with_source else ()), "what decides it", "seeds")
+    rows = []
+    for each in answers:
+        cells = (each.verdict, each.text, *((each.source,) if with_source else ()), each.statistic, each.seeds)
+        rows.append(tuple((cell,) for cell in cells))
+    return _table(Sheet("claims", head, tuple(rows), (len(head) - 1,)))
+
+
+def _shown(pictures: Sequence[Picture]) -> list[str]:
+    return [f"![{_text(each.title)}]({_path(each)})" if each.svg else _block(each.problem) for each in pictures]
+
+
+def _table(sheet: Sheet) -> str:
+    lines = [
+        [_text(name) for name in sheet.head],
+        ["--:" if k in sheet.right else "---" for k in range(len(sheet.head))],
+        *([_in_cell(cell) for cell in row] for row in sheet.rows),
+    ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _in_cell(cell: Sequence[str]) -> str:
+    return "<br>".join(_text(line) for line in cell)
+
+
+def _text(text: str) -> str:
+    r"""Return text that Markdown shows as it is, in a cell or anywhere else in a line.
+
+    Example:
+        >>> print(_text("a|b_c <i> $x$"))
+        a\|b\_c &lt;i> \$x\$
+    """
+    plain = " ".join(re.split(r"[\r\n\t]+", text)).replace("&", "&amp;").replace("<", "&lt;")
+    return _SPECIAL.sub(r"\\\1", plain)
+
+
+def _block(text: str) -> str:
+    r"""Return a paragraph that is no heading, list or quotation, however it begins.
+
+    Example:
+        >>> print(_block("# one"), _block("1. two"), _block("99.5"))
+        \# one 1\. two 99.5
+    """
+    return _BEGINS.sub(r"\1\\\2", _text(text))
