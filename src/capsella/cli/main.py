@@ -17,6 +17,7 @@ from capsella.cli.export import export
 from capsella.cli.info import info
 from capsella.cli.predict import predict
 from capsella.cli.quickstart import quickstart
+from capsella.cli.reproduce import reproduce
 from capsella.cli.train import train
 
 # what the parser makes of Ctrl-C, without a word of its own.
@@ -38,7 +39,7 @@ def options(
     """Capsule networks in PyTorch: train them, measure them, and every model of five papers by name."""
 
 
-for verb in (quickstart, train, evaluate, doctor, predict, compare, export, info):
+for verb in (quickstart, train, evaluate, doctor, predict, compare, reproduce, export, info):
     app.command()(verb)
 app.add_typer(data)
 app.add_typer(bench)

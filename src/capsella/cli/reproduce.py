@@ -1,0 +1,248 @@
+"""``capsella reproduce``: the tables of the papers, run again and laid beside the printed numbers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from capsella.cli.bench_records import console
+from capsella.cli.mistakes import users_mistakes
+
+if TYPE_CHECKING:
+    from capsella.papers.cost import Estimate
+    from capsella.papers.paper import Selection
+    from capsella.papers.recipe import Job
+    from capsella.papers.store import Store
+
+_WHAT, _HOW, _WHERE = "What", "How", "Where"
+_QUICK = Path("runs/reproduce-quick")
+_WORK = Path("runs/reproduce")
+
+
+def reproduce(
+    what: Annotated[
+        str | None, typer.Argument(metavar="PAPER[/TABLE[/ROW]]", help="Such as peer2022, peer2022/table2; none lists papers.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Runs of every row (as many as its recipe names; 1 with --quick).", rich_help_panel=_WHAT)
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Minutes on a CPU: small nets, few steps; shows directions.", rich_help_panel=_WHAT)
+    ] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Show what is covered, and run nothing.", rich_help_panel=_WHAT)
+    ] = False,
+    max_minutes: Annotated[
+        float | None, typer.Option(help="Begin nothing that would not be over by then, and stop.", rich_help_panel=_HOW)
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs at a time (8 on a GPU, one for two cores on a CPU).", rich_help_panel=_HOW)
+    ] = None,
+    executor: Annotated[
+        str | None, typer.Option(help="here, processes or ray (processes; here with --quick).", rich_help_panel=_HOW)
+    ] = None,
+    one_program: Annotated[
+        bool, typer.Option("--one-program", help="Runs on a GPU take turns in one process.", rich_help_panel=_HOW)
+    ] = False,
+    mps: Annotated[
+        bool | None, typer.Option("--mps/--no-mps", help="Share a GPU under NVIDIA's MPS (where it is).", rich_help_panel=_HOW)
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="auto, cpu or cuda (auto; cpu with --quick).", rich_help_panel=_HOW)
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="float32, tf32 or bf16 (bf16 on a GPU, else float32).", rich_help_panel=_HOW)
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the results (results/papers).", rich_help_panel=_WHERE)] = None,
+    work: Annotated[
+        Path | None, typer.Option(help="Folder of runs that are under way (runs/reproduce).", rich_help_panel=_WHERE)
+    ] = None,
+    keep_weights: Annotated[
+        bool, typer.Option("--keep-weights", help="Leave finished runs, weights and all, in --work.", rich_help_panel=_WHERE)
+    ] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(help="Write all results to one archive; while running, anew after every run.", rich_help_panel=_WHERE),
+    ] = None,
+    import_: Annotated[
+        Path | None, typer.Option("--import", help="Take in the results of an archive.", rich_help_panel=_WHERE)
+    ] = None,
+    root: Annotated[Path | None, typer.Option(help="The data directory.", rich_help_panel=_WHERE)] = None,
+) -> None:
+    """Run the experiments of a paper again, and lay them beside its printed numbers.
+
+    Results are small JSON files, one for each row and seed. What is recorded is not run again, what was interrupted goes on,
+    and a page is made of what there is. Every row is run once before any is run a second time.
+    """
+    with users_mistakes():
+        from capsella.cli import reproduce_tables as tables
+        from capsella.papers.paper import select
+        from capsella.papers.store import RESULTS, Store
+
+        store = Store(out or (_QUICK if quick else RESULTS))
+        chosen = None if what is None else select(what)
+        if import_ is not None:
+            tables.show_import(console(), import_, store.take(import_))
+            # what came in may be of any paper.
+            _report_all(store, quick=quick)
+        if chosen is None:
+            if export is not None:
+                _export(store, export)
+            if import_ is None and export is None:
+                tables.show_papers(console(), store, quick=quick)
+            return
+        if not chosen.recipes:
+            raise ValueError(
+                f"{chosen.paper.name} has no experiments here yet, only its {len(chosen.paper.targets)} printed numbers; "
+                "capsella reproduce lists what there is"
+            )
+        if status:
+            tables.show_status(console(), chosen, store, quick=quick, seeds=seeds)
+            if export is not None:
+                _export(store, export)
+            return
+        where = _settings(device, precision, quick)
+        todo, known = _todo(chosen, store, seeds=seeds, quick=quick, settings=where)
+        if not todo:
+            typer.echo(f"all {known} runs are recorded in {store.folder}")
+        else:
+            failed = _run(
+                todo,
+                store,
+                known,
+                max_minutes=max_minutes,
+                at_once=jobs,
+                executor=executor,
+                program=one_program,
+                mps=mps,
+                quick=quick,
+                work=work or (store.folder / ".work" if quick or out is not None else _WORK),
+                keep=keep_weights,
+                export=export,
+                root=root,
+            )
+        if export is not None:
+            _export(store, export)
+        page = _report(chosen.paper, store, quick=quick)
+        tables.show_verdicts(console(), chosen, store, quick=quick)
+        typer.echo(f"{page} has all of it")
+        if todo and failed:
+            raise typer.Exit(1)
+
+
+def _settings(device: str | None, precision: str | None, quick: bool) -> dict[str, Any]:
+    """Return where runs are computed, and how: on a GPU in half precision and compiled, elsewhere plainly."""
+    from capsella.train.processes import accelerator
+
+    asked = device if device is not None else "cpu" if quick else "auto"
+    # checked by the plan, which says what it may be.
+    kind = accelerator(asked) if asked in ("auto", "cpu", "cuda") else asked
+    on_gpu = kind == "cuda"
+    return {"device": kind, "precision": precision or ("bf16" if on_gpu else "float32"), "fast": on_gpu}
+
+
+def _todo(
+    chosen: Selection, store: Store, *, seeds: int | None, quick: bool, settings: dict[str, Any]
+) -> tuple[list[Job], int]:
+    """Return what is to be run, and how many runs are recorded already."""
+    from capsella.errors import check_count
+    from capsella.papers.paper import jobs_of, recorded
+
+    if seeds is not None:
+        check_count("--seeds", seeds)
+    jobs = jobs_of(chosen.recipes, seeds=seeds, quick=quick, settings=settings)
+    done = recorded(jobs, store)
+    return [job for job in jobs if job.name not in done], len(done)
+
+
+def _run(
+    jobs: list[Job],
+    store: Store,
+    known: int,
+    *,
+    max_minutes: float | None,
+    at_once: int | None,
+    executor: str | None,
+    program: bool,
+    mps: bool | None,
+    quick: bool,
+    work: Path,
+    keep: bool,
+    export: Path | None,
+    root: Path | None,
+) -> bool:
+    """Carry jobs out, and say so; return whether one failed."""
+    from capsella.cli.reproduce_progress import Table
+    from capsella.errors import check_choice, check_count, check_number
+    from capsella.papers.executors import EXECUTORS, PROCESSES, Place, default_executor, executor_by_name
+    from capsella.papers.runner import Deadline
+    from capsella.papers.runner import reproduce as carry_out
+    from capsella.train.processes import without_subnormals
+    from capsella.train.together import default_at_once
+
+    on_gpu = jobs[0].plan.train.device == "cuda"
+    name = executor or default_executor(quick=quick, on_gpu=on_gpu)
+    check_choice("--executor", name, EXECUTORS)
+    if at_once is not None:
+        check_count("--jobs", at_once)
+    if max_minutes is not None:
+        check_number("--max-minutes", max_minutes, above=0)
+    data = None if root is None else str(root)
+    expected = _estimate(jobs, store, data)
+    typer.echo(f"{expected.describe()}; {known} more are recorded" if known else expected.describe(), err=True)
+    side_by_side = (at_once or default_at_once([job.plan for job in jobs])) if name == PROCESSES else 1
+    deadline = Deadline(max_minutes, dict(expected.seconds), side_by_side)
+    failed = 0
+    with without_subnormals(), Table(len(jobs), expected.total, work) as table:
+        place = Place(work, data, at_once, program, mps, watch=table)
+        runs = carry_out(jobs, store, executor_by_name(name), place, deadline=deadline, export=export, keep=keep)
+        with contextlib.closing(runs) as outcomes:  # type: ignore[type-var]
+            for each in outcomes:
+                table.ended(each)
+                failed += each.result is None
+        ended = table.done
+    left = len(jobs) - ended
+    if left:
+        typer.echo(f"time is up: {left} of {len(jobs)} runs are left; the same command goes on with them", err=True)
+    return bool(failed)
+
+
+def _estimate(jobs: list[Job], store: Store, root: str | None) -> Estimate:
+    import torch
+
+    from capsella.papers.cost import estimate
+    from capsella.train.record import environment
+
+    device = environment(torch.device(jobs[0].plan.train.device), 1)["device"]
+    return estimate(jobs, store.all(f"{jobs[0].recipe.paper}/"), device, root=root)
+
+
+def _export(store: Store, file: Path) -> None:
+    typer.echo(f"{file} has {store.export(file)} results", err=True)
+
+
+def _report(paper: Any, store: Store, *, quick: bool) -> Path:
+    from capsella.papers.paper import current
+    from capsella.report.papers import paper_report, write_report
+
+    folder: Path = store.folder / paper.name
+    write_report(folder, paper_report(paper, current(paper, store, quick=quick), quick=quick))
+    return folder / "page.html"
+
+
+def _report_all(store: Store, *, quick: bool) -> None:
+    for paper in _with_results(store):
+        _report(paper, store, quick=quick)
+
+
+def _with_results(store: Store) -> Iterator[Any]:
+    from capsella.papers.paper import get_paper
+    from capsella.papers.targets import PAPERS
+
+    for name in PAPERS:
+        if (store.folder / name).is_dir() and get_paper(name).recipes:
+            yield get_paper(name)
