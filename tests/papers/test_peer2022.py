@@ -46,8 +46,8 @@ def as_printed(key: str) -> Result:
     """Return a result as the paper would have it."""
     _, table, row = key.split("/")
     bias = "no-bias" not in row
-    if table in ("table1", "relu"):
-        knows = bias if table == "table1" else row.startswith("relu")
+    if table in ("table1", "sign", "relu"):
+        knows = row.startswith("relu") if table == "relu" else bias
         return result(key, training=(0.99 if knows else 0.5,), measured=inside(left=0.9 if knows else 0.01))
     depth = int(row.split("depth")[1])
     if table == "controls" or depth == 10:
@@ -81,8 +81,9 @@ def other(key: str, **changes: Any) -> dict[str, Result]:
 @pytest.mark.parametrize(
     ("name", "changed"),
     [
-        ("sign", other("table1/em-no-bias", training=(0.6,))),
-        ("sign", other("table1/rba-bias", training=(0.9,))),
+        ("sign-em", other("table1/em-no-bias", training=(0.6,))),
+        ("sign-agreement", other("table1/rba-bias", training=(0.9,))),
+        ("sign-em-defined", other("sign/em-defined-bias", training=(0.9,))),
         ("depth-agreement", other("table2/fashion-no-bias-depth4", validation=(0.6,))),
         ("depth-agreement", other("table2/mnist-bias-depth5", validation=(0.4,))),
         ("depth-em", other("table3/mnist-no-bias-depth8", validation=(0.6,))),

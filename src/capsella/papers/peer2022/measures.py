@@ -6,14 +6,15 @@ it started and as it ended.
 - *Opposites*: the paper assumes that deeper layers meet inputs and their negatives. Of all pairs of images of different
   classes, the cosine of what a layer is given: the lowest, and the share below −0.9.
 - *Cancelling*: it supposes that gradients of an input and of its negative, of another class, cancel. With g(u, y) the gradient
-  of the loss by all routing weights and y' another class: ``left`` = ‖g(u, y) + g(−u, y')‖ / (‖g(u, y)‖ + ‖g(−u, y')‖), 0 where
-  they cancel and 1 where they agree; and ``same`` = ‖g(−u, y') − g(u, y')‖ / ‖g(u, y')‖, 0 where the negative of an input is,
-  to the net, the input itself.
+  of one image's loss by all routing weights and y' another class: ``left`` = ‖g(u, y) + g(−u, y')‖ / (‖g(u, y)‖ + ‖g(−u, y')‖),
+  0 where they cancel and 1 where they agree; and ``same`` = ‖g(−u, y') − g(u, y')‖ / ‖g(u, y')‖, 0 where the negative of an
+  input is, to the net, the input itself. Means over 32 images: of a batch, gradients would cancel among themselves.
 - *Lengths* of the capsules, and the gradients of the weights, layer by layer: what a bias may also prop up.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,7 +30,7 @@ from capsella.train.config import TrainConfig
 from capsella.train.plan import Plan
 from capsella.train.run import Run
 
-IMAGES = 256
+IMAGES, SINGLE = 256, 32
 OPPOSITE = -0.9
 
 
@@ -69,13 +70,14 @@ def look(model: CapsuleNet, images: Tensor, labels: Tensor, config: TrainConfig)
         capsules = [layer.detach() for layer in model.capsules(images)]
     primary = capsules[0]
     gradients = gradient_norms(model, images, labels, loss=loss)
+    some = slice(None, None, max(1, len(images) // SINGLE))
     return {
         "lengths": [float(length(layer).mean()) for layer in capsules],
         "gradients": [float(layer.weights.mean()) for layer in gradients],
         "negative_share": float((primary < 0).double().mean()),
         "negation_gap": negation_gap(model.from_primary, primary),
         "opposites": [opposites(layer.flatten(1), labels) for layer in capsules[:-1]],
-        "cancelling": cancelling(model, primary, labels, loss),
+        "cancelling": cancelling(model, primary[some], labels[some], loss),
     }
 
 
@@ -102,6 +104,9 @@ def cancelling(model: CapsuleNet, primary: Tensor, labels: Tensor, loss: Any) ->
         primary: its primary capsules [B, I, P].
         labels: [B]; the negative of an image is given the next class.
         loss: of a prediction.
+
+    Returns:
+        Means over the images; those without a gradient are left out, and None is said where none has one.
     """
     weights = [parameter for parameter in model.layers.parameters() if parameter.requires_grad]
     others = (labels + 1) % model.num_classes
@@ -113,12 +118,14 @@ def cancelling(model: CapsuleNet, primary: Tensor, labels: Tensor, loss: Any) ->
         parts = [torch.zeros_like(w) if g is None else g for w, g in zip(weights, found, strict=True)]
         return torch.cat([part.double().flatten() for part in parts])
 
-    own, negative, wrong = gradient(primary, labels), gradient(-primary, others), gradient(primary, others)
-    return {
-        "left": _ratio((own + negative).norm(), own.norm() + negative.norm()),
-        "same": _ratio((negative - wrong).norm(), wrong.norm()),
-    }
+    left, same = [], []
+    for k in range(len(primary)):
+        pose, label, other = primary[k : k + 1], labels[k : k + 1], others[k : k + 1]
+        own, negative, wrong = gradient(pose, label), gradient(-pose, other), gradient(pose, other)
+        left += _ratio((own + negative).norm(), own.norm() + negative.norm())
+        same += _ratio((negative - wrong).norm(), wrong.norm())
+    return {"left": statistics.fmean(left) if left else None, "same": statistics.fmean(same) if same else None}
 
 
-def _ratio(part: Tensor, whole: Tensor) -> float | None:
-    return float(part / whole) if float(whole) > 0 else None
+def _ratio(part: Tensor, whole: Tensor) -> list[float]:
+    return [float(part / whole)] if float(whole) > 0 else []
