@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := src tests examples
 
 .DEFAULT_GOAL := help
-.PHONY: help run test gpu bench check format lint types fix setup clean
+.PHONY: help run test gpu bench reproduce check format lint types fix setup clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,9 @@ gpu: setup  ## the tests that need a CUDA device (a CUDA build of torch in .venv
 
 bench: setup  ## how fast routing is on this machine, beside what it must be
 	$(BIN)/capsella bench bars
+
+reproduce: setup  ## run the tables of a paper again: make reproduce PAPER=peer2022
+	$(BIN)/capsella reproduce $(PAPER)
 
 check: format lint types test  ## what CI runs: format, lint, types, tests; changes nothing
 

@@ -18,7 +18,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 COLUMNS = "400"
 
 
-def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+def python(*arguments: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
     """Run Python on a checkout that is not installed."""
     plain = {"PYTHONPATH": str(SOURCE), "COLUMNS": COLUMNS, "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
     return subprocess.run(
@@ -27,14 +27,14 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         encoding="utf-8",
         env={**os.environ, **plain},
-        timeout=120,
+        timeout=seconds,
         check=False,
     )
 
 
-def capsella(*arguments: str) -> subprocess.CompletedProcess[str]:
+def capsella(*arguments: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
     """Run the program in a process of its own."""
-    return python("-m", "capsella", *arguments)
+    return python("-m", "capsella", *arguments, seconds=seconds)
 
 
 def in_process(*arguments: str) -> tuple[int, str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,23 @@ def other(key: str, **changes: Any) -> dict[str, Result]:
 )
 def test_one_counterexample_is_enough(name: str, changed: dict[str, Result]) -> None:
     assert found(name, **changed) == "does not hold"
+
+
+def short(**changed: Result) -> dict[str, Result]:
+    """Return everything as printed, and what is changed, as short versions."""
+    every = {**PRINTED, **{f"peer2022/{key}": each for key, each in changed.items()}}
+    return {key.removeprefix("peer2022/"): replace(each, quick=True) for key, each in every.items()}
+
+
+@pytest.mark.parametrize("name", ["shallow-em", "late", "later-with-depth", "never"])
+def test_short_versions_do_not_decide_what_takes_long(name: str) -> None:
+    assert found(name, **short()) == "undecided"
+
+
+def test_short_versions_have_trained_where_they_have_begun() -> None:
+    begun = other("table3/mnist-bias-depth9", validation=(0.3,))
+    assert found("depth-em", **short(**begun)) == "holds"
+    assert found("depth-em", **begun) == "does not hold"
 
 
 def test_opposites_that_never_occur_are_no_obstacle() -> None:

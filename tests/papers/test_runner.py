@@ -287,7 +287,7 @@ def test_the_device_is_divided_among_those_that_share_it() -> None:
 
 
 def test_who_carries_runs_out_where_nobody_says() -> None:
-    assert default_executor(quick=True, on_gpu=False) == "here"
+    assert default_executor(quick=True, on_gpu=False) == "workers"
     assert default_executor(quick=False, on_gpu=False) == "processes"
     assert default_executor(quick=True, on_gpu=True) == "processes"
     assert executor_by_name("ray") is executors.on_ray

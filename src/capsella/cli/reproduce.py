@@ -43,7 +43,8 @@ def reproduce(
         int | None, typer.Option(help="Runs at a time (8 on a GPU, one for two cores on a CPU).", rich_help_panel=_HOW)
     ] = None,
     executor: Annotated[
-        str | None, typer.Option(help="here, processes or ray (processes; here with --quick).", rich_help_panel=_HOW)
+        str | None,
+        typer.Option(help="here, workers, processes or ray (processes; workers with --quick).", rich_help_panel=_HOW),
     ] = None,
     one_program: Annotated[
         bool, typer.Option("--one-program", help="Runs on a GPU take turns in one process.", rich_help_panel=_HOW)
@@ -178,11 +179,11 @@ def _run(
     """Carry jobs out, and say so; return whether one failed."""
     from capsella.cli.reproduce_progress import Table
     from capsella.errors import check_choice, check_count, check_number
-    from capsella.papers.executors import EXECUTORS, PROCESSES, Place, default_executor, executor_by_name
+    from capsella.papers.executors import EXECUTORS, PROCESSES, WORKERS, Place, default_executor, executor_by_name
     from capsella.papers.runner import Deadline
     from capsella.papers.runner import reproduce as carry_out
     from capsella.train.processes import without_subnormals
-    from capsella.train.together import default_at_once
+    from capsella.train.together import cores, default_at_once
 
     on_gpu = jobs[0].plan.train.device == "cuda"
     name = executor or default_executor(quick=quick, on_gpu=on_gpu)
@@ -194,7 +195,7 @@ def _run(
     data = None if root is None else str(root)
     expected = _estimate(jobs, store, data)
     typer.echo(f"{expected.describe()}; {known} more are recorded" if known else expected.describe(), err=True)
-    side_by_side = (at_once or default_at_once([job.plan for job in jobs])) if name == PROCESSES else 1
+    side_by_side = at_once or {PROCESSES: default_at_once([job.plan for job in jobs]), WORKERS: cores()}.get(name, 1)
     deadline = Deadline(max_minutes, dict(expected.seconds), side_by_side)
     failed = 0
     with without_subnormals(), Table(len(jobs), expected.total, work) as table:

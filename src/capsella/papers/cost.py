@@ -21,7 +21,7 @@ from capsella.train.plan import Plan
 from capsella.train.processes import accelerator
 
 # of a large product's rate, what the training of such nets reaches where nothing is known; a run also has to start.
-_EFFICIENCY, _START = 0.05, 5.0
+_EFFICIENCY, _START = 0.15, 3.0
 # an image costs a step so many times what it costs to be looked at.
 _FORWARD_AND_BACK = 3
 

@@ -1,4 +1,4 @@
-"""Who carries the runs of recipes out: this process, processes side by side on its device, or a Ray cluster.
+"""Who carries the runs of recipes out: this process, workers, processes side by side on a device, or a Ray cluster.
 
 Each takes jobs and yields what came of them in the order in which they end. Work folders hold what is needed to go on with a
 run that was interrupted; a run on a cluster has none, since its machine may be another one next time.
@@ -6,26 +6,38 @@ run that was interrupted; a run on a cluster has none, since its machine may be 
 
 from __future__ import annotations
 
-import functools
+import dataclasses
+import multiprocessing
+import os
+import signal
 import tempfile
+import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from capsella.data import ImageData
 from capsella.errors import RunError
 from capsella.papers.measuring import Afterwards, measure
 from capsella.papers.recipe import Job
 from capsella.papers.results import Result, from_json, result_of, to_json
+from capsella.train.children import LOOK, interrupts_held_back, leave_the_terminal, standing
 from capsella.train.compare import finished_run
+from capsella.train.plan import Plan
 from capsella.train.run import Run
 from capsella.train.signals import Interrupted
-from capsella.train.together import Standing, run_together
+from capsella.train.together import Standing, cores, run_together
 
-HERE, PROCESSES, RAY = "here", "processes", "ray"
-EXECUTORS = (HERE, PROCESSES, RAY)
+HERE, WORKERS, PROCESSES, RAY = "here", "workers", "processes", "ray"
+EXECUTORS = (HERE, WORKERS, PROCESSES, RAY)
 
 
 @dataclass(frozen=True)
@@ -77,7 +89,7 @@ Executor = Callable[[Sequence[Job], Place], Iterator[Done]]
 
 def executor_by_name(name: str) -> Executor:
     """Return what carries jobs out; one of ``EXECUTORS``."""
-    return {HERE: here, PROCESSES: in_processes, RAY: on_ray}[name]
+    return {HERE: here, WORKERS: in_workers, PROCESSES: in_processes, RAY: on_ray}[name]
 
 
 def finish(job: Job, folder: Path, root: str | None, device_seconds: float | None = None) -> Result:
@@ -96,19 +108,14 @@ def finish(job: Job, folder: Path, root: str | None, device_seconds: float | Non
 
 
 def here(jobs: Sequence[Job], place: Place) -> Iterator[Done]:
-    """Carry jobs out one after the other in this process: nothing has to start, so it is best for very short ones."""
-
-    @functools.lru_cache(maxsize=2)
-    def loaded(key: str) -> Any:
-        return next(job for job in jobs if _data_of(job) == key).plan.load(place.root)
-
+    """Carry jobs out one after the other in this process."""
     for job in jobs:
         if not place.admit(job):
             continue
         start = time.monotonic()
-        place.watch([Standing(job.plan, place.folder(job), 0, 0, None)])
+        place.watch([_standing(job, place)])
         try:
-            finished_run(place.folder(job), job.plan, loaded(_data_of(job)), progress=False)
+            finished_run(place.folder(job), job.plan, _loaded(job.plan, place.root), progress=False)
             done = Done(job, finish(job, place.folder(job), place.root, time.monotonic() - start))
         except Interrupted:
             raise
@@ -125,9 +132,17 @@ def _failed(job: Job, error: Exception) -> Done:
     return Done(job, None, kind + str(error).strip().partition("\n")[0], traceback.format_exc())
 
 
-def _data_of(job: Job) -> str:
-    plan = job.plan
-    return repr((plan.data, sorted(plan.data_options.items()), plan.split, plan.validate, plan.test))
+def _loaded(plan: Plan, root: str | None) -> dict[str, ImageData | None]:
+    """Return a plan's data; runs that follow each other mostly have the same."""
+    facts = (plan.data, repr(sorted(plan.data_options.items())), plan.split, plan.validate, plan.test, root)
+    if facts not in _KEPT:
+        while len(_KEPT) >= 2:
+            del _KEPT[next(iter(_KEPT))]
+        _KEPT[facts] = plan.load(root)
+    return _KEPT[facts]
+
+
+_KEPT: dict[tuple[Any, ...], dict[str, ImageData | None]] = {}
 
 
 @dataclass
@@ -147,6 +162,65 @@ class Shares:
             for folder in folders:
                 self.seconds[folder] = self.seconds.get(folder, 0.0) + (now - self._last) / len(folders)
         self._last = now
+
+
+def in_workers(jobs: Sequence[Job], place: Place) -> Iterator[Done]:
+    """Carry short jobs out in as many processes as there are cores, of one thread each, that stay for all of them.
+
+    What a process needs to start is paid once; threads that wait for each other in small sums would cost more than they gain.
+    """
+    count = place.at_once or cores()
+    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_work)
+    waiting, running, shares = deque(jobs), dict[Future[str], Job](), Shares()
+    try:
+        while waiting or running:
+            while waiting and len(running) < count:
+                job = waiting.popleft()
+                if place.admit(job):
+                    with interrupts_held_back():
+                        running[pool.submit(_work, job, place.folder(job), place.root)] = job
+            ended, _ = wait(running, timeout=LOOK, return_when=FIRST_COMPLETED)
+            shares([place.folder(job) for job in running.values()], time.monotonic())
+            for future in ended:
+                job = running.pop(future)
+                try:
+                    result = from_json(future.result(), where=job.name)
+                    done = Done(job, dataclasses.replace(result, device_seconds=round(shares.seconds[place.folder(job)], 2)))
+                except BrokenProcessPool as error:
+                    raise RunError("a worker was killed; the same again goes on with what is left") from error
+                except Exception as error:
+                    done = _failed(job, error)
+                yield done
+            place.watch([_standing(job, place) for job in running.values()])
+    finally:
+        # a job that is under way is short, and is let come to its end.
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin_work() -> None:
+    leave_the_terminal()
+    # before torch has any thread but this one.
+    torch.set_flush_denormal(True)
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Ask this process to stop, in the orderly way, once the one that started it is gone: its queue would keep it waiting."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _work(job: Job, folder: Path, root: str | None) -> str:
+    finished_run(folder, job.plan, _loaded(job.plan, root), progress=False)
+    return to_json(finish(job, folder, root))
+
+
+def _standing(job: Job, place: Place) -> Standing:
+    """Return how far a job has come, as its metrics say."""
+    return standing(job.plan, place.folder(job))
 
 
 def in_processes(jobs: Sequence[Job], place: Place) -> Iterator[Done]:
@@ -201,7 +275,7 @@ def on_ray(jobs: Sequence[Job], place: Place) -> Iterator[Done]:
                     yield Done(job, from_json(ray.get(reference), where=job.name))
                 except ray.exceptions.RayError as error:
                     yield Done(job, None, str(error).strip().splitlines()[-1], str(error))
-            place.watch([Standing(job.plan, place.folder(job), 0, 0, None) for job in asked.values()])
+            place.watch([_standing(job, place) for job in asked.values()])
     finally:
         ray.shutdown()
 
@@ -222,5 +296,5 @@ def _on_a_worker(job: Job, root: str | None) -> str:
 
 
 def default_executor(*, quick: bool, on_gpu: bool) -> str:
-    """Return who carries jobs out where nobody says: short ones this process, others processes side by side."""
-    return HERE if quick and not on_gpu else PROCESSES
+    """Return who carries jobs out where nobody says: short ones workers, others processes side by side."""
+    return WORKERS if quick and not on_gpu else PROCESSES

@@ -83,9 +83,13 @@ class Evidence:
 
     Args:
         results: all of them, of one version of each recipe.
+
+    Attributes:
+        is_quick: whether they are the short versions.
     """
 
     def __init__(self, results: Sequence[Result]) -> None:
+        self.is_quick = any(result.quick for result in results)
         self._by_recipe: dict[str, list[Result]] = {}
         for result in sorted(results, key=lambda each: (each.recipe, each.seed)):
             self._by_recipe.setdefault(result.recipe, []).append(result)
@@ -138,6 +142,7 @@ class Claim:
         source: where in the paper; ``"ours"`` for a question of our own.
         recipes: that it rests on.
         decide: from the evidence to verdict and statistic; called only where there is a result of every recipe.
+        is_long: whether the short versions end before it can be seen.
     """
 
     key: str
@@ -145,6 +150,7 @@ class Claim:
     source: str
     recipes: tuple[str, ...]
     decide: Callable[[Evidence], tuple[bool | None, str]]
+    is_long: bool = False
 
     def find(self, evidence: Evidence) -> Finding:
         """Decide it; undecided where a result is missing, or where the statistic says neither."""
@@ -152,6 +158,8 @@ class Claim:
         if missing:
             return Finding(UNDECIDED, f"not run: {_listed(missing)}")
         seeds = min(len(evidence.results(recipe)) for recipe in self.recipes)
+        if self.is_long and evidence.is_quick:
+            return Finding(UNDECIDED, "the short versions end before it can be seen", seeds)
         try:
             holds, statistic = self.decide(evidence)
         except Missing as error:

@@ -116,12 +116,9 @@ class Child:
 
     def standing(self) -> Standing:
         """Return how far it has come."""
-        place = RunFolder(self.folder)
-        if not self.steps and place.holds_a_run:
-            with contextlib.suppress(DataError, ValueError):
-                self.steps = _last_step(place.read_config())
-        event = _last_event(place.metrics)
-        return Standing(self.plan, self.folder, event["step"] if event else 0, self.steps, event)
+        found = standing(self.plan, self.folder, self.steps)
+        self.steps = found.steps
+        return found
 
     def outcome(self) -> Outcome:
         """Return what came of it; it has spoken or ended."""
@@ -143,6 +140,22 @@ class Child:
 
 def _name(number: int) -> str:
     return signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
+
+
+def standing(plan: Plan, folder: Path, steps: int = 0) -> Standing:
+    """Return how far a run has come, as its folder says.
+
+    Args:
+        plan: what it is.
+        folder: where it lies.
+        steps: at which it ends, where that is known already.
+    """
+    place = RunFolder(folder)
+    if not steps and place.holds_a_run:
+        with contextlib.suppress(DataError, ValueError):
+            steps = _last_step(place.read_config())
+    event = _last_event(place.metrics)
+    return Standing(plan, folder, event["step"] if event else 0, steps, event)
 
 
 def _last_step(config: dict[str, Any]) -> int:

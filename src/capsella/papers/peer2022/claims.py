@@ -11,8 +11,9 @@ from capsella.papers.peer2022.controls import CONTROL_DEPTHS, control
 from capsella.papers.readings import dig
 from capsella.papers.verdicts import Claim, Evidence, Fact
 
-TRAINS = 0.5
-"""A net of ten classes trains if it is right on half of the test images: the printed numbers lie above 74 or below 16 %."""
+TRAINS, BEGINS = 0.5, 0.25
+"""A net of ten classes trains if it is right on half of the test images: the printed numbers lie above 74 or below 16 %. Short
+versions have trained if they are right on a quarter: there is no time for more."""
 
 # of the sign: far from guessing, which nothing without a bias can leave but by rounding.
 _GUESSES, _KNOWS = 0.55, 0.95
@@ -35,7 +36,22 @@ def _rows(table: str, bias: bool, depths: Sequence[int], data: Sequence[str] = _
 def _trained(evidence: Evidence, recipes: Sequence[str]) -> tuple[int, int]:
     """Return how many runs trained, of how many."""
     values = [value for recipe in recipes for value in evidence.values(recipe)]
-    return sum(value >= TRAINS for value in values), len(values)
+    return sum(value >= _bound(evidence) for value in values), len(values)
+
+
+def _bound(evidence: Evidence) -> float:
+    return BEGINS if evidence.is_quick else TRAINS
+
+
+def _span(values: Sequence[float], form: str = ".2%") -> str:
+    """Write the lowest and the highest of some values, once where they are the same.
+
+    Example:
+        >>> _span([0.5, 0.75]), _span([0.5])
+        ('50.00% to 75.00%', '50.00%')
+    """
+    low, high = format(min(values), form), format(max(values), form)
+    return low if low == high else f"{low} to {high}"
 
 
 def _depth_claim(table: str, fails: Sequence[int], trains: Sequence[int]) -> Claim:
@@ -72,6 +88,8 @@ def _shallow_claim(table: str, depths: Sequence[int]) -> Claim:
         "section 5.3",
         rows,
         decide,
+        # which takes EM a thousand steps without a bias, as the paper says.
+        is_long=table == "table3",
     )
 
 
@@ -80,7 +98,7 @@ def _sign_claim(key: str, text: str, source: str, rows: str) -> Claim:
 
     def decide(evidence: Evidence) -> tuple[bool | None, str]:
         without, bias = (evidence.values(f"peer2022/{rows}-{each}", "training") for each in ("no-bias", "bias"))
-        says = f"signs right: at most {max(without):.2%} without a bias, {min(bias):.2%} to {max(bias):.2%} with one"
+        says = f"signs right: {_span(without)} without a bias, {_span(bias)} with one"
         return max(without) < _GUESSES and min(bias) > _KNOWS, says
 
     return Claim(key, text, source, (f"peer2022/{rows}-no-bias", f"peer2022/{rows}-bias"), decide)
@@ -92,14 +110,12 @@ def _starts(evidence: Evidence, bias: bool) -> dict[int, list[float]]:
 
 def _at_once(evidence: Evidence) -> tuple[bool | None, str]:
     steps = [value for values in _starts(evidence, True).values() for value in values]
-    return max(
-        steps
-    ) <= _AT_ONCE, f"with a bias learning starts after {_step(min(steps))} to {_step(max(steps))}, depths 5 to 9"
+    return max(steps) <= _AT_ONCE, f"with a bias, depths 5 to 9: earliest start {_step(min(steps))}, latest {_step(max(steps))}"
 
 
 def _late(evidence: Evidence) -> tuple[bool | None, str]:
     steps = [value for values in _starts(evidence, False).values() for value in values]
-    return min(steps) >= _LATE, f"without a bias learning starts after {_step(min(steps))} at the earliest, depths 5 to 9"
+    return min(steps) >= _LATE, f"without a bias, depths 5 to 9: earliest start {_step(min(steps))}"
 
 
 def _later_with_depth(evidence: Evidence) -> tuple[bool | None, str]:
@@ -140,7 +156,7 @@ def _faster(evidence: Evidence) -> tuple[bool | None, str]:
 def _relu(evidence: Evidence) -> tuple[bool | None, str]:
     linear = [v for r in ("rba", "em") for v in evidence.values(f"peer2022/relu/linear-{r}", "training")]
     relu = [v for r in ("rba", "em") for v in evidence.values(f"peer2022/relu/relu-{r}", "training")]
-    says = f"signs right, no bias: at least {min(relu):.2%} with a ReLU before the capsules, at most {max(linear):.2%} without"
+    says = f"signs right, no bias: {_span(relu)} with a ReLU before the capsules, {_span(linear)} without"
     return min(relu) > _KNOWS and max(linear) < _GUESSES, says
 
 
@@ -230,7 +246,7 @@ def _vanish(evidence: Evidence) -> tuple[bool | None, str]:
         for result, accuracy in zip(evidence.results(row), evidence.values(row), strict=True):
             length = _measured(result, "lengths", -2, when="start")
             if length is not None:
-                pairs.append((length, accuracy >= TRAINS))
+                pairs.append((length, accuracy >= _bound(evidence)))
     good, bad = [length for length, trained in pairs if trained], [length for length, trained in pairs if not trained]
     if not good or not bad:
         return None, f"{len(good)} runs trained and {len(bad)} did not: there is nothing to compare"
@@ -283,6 +299,7 @@ CLAIMS = (
         "section 5.3, Figure 2a",
         _rows("table3", False, (5, 6, 7, 8, 9), ("mnist",)),
         _late,
+        is_long=True,
     ),
     Claim(
         "peer2022/later-with-depth",
@@ -290,6 +307,7 @@ CLAIMS = (
         "section 5.3, Figure 2b and 2c",
         _rows("table3", False, (5, 6, 7, 8, 9), ("mnist",)),
         _later_with_depth,
+        is_long=True,
     ),
     Claim(
         "peer2022/never",
@@ -297,6 +315,7 @@ CLAIMS = (
         "section 5.3, Figure 2d and 2e",
         _rows("table3", False, (5, 6, 7, 8, 9), ("mnist",)),
         _never,
+        is_long=True,
     ),
     Claim(
         "peer2022/faster",
