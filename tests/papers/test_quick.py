@@ -15,7 +15,7 @@ from running import capsella
 # what three hundred steps of small nets show.
 SHOWN = [
     "Without a bias, agreement does not learn the sign of a number; with one it does.",
-    "The same holds for EM as Hinton et al. define it, whose poses are means and not only their directions.",
+    "EM as Hinton et al. define it, whose poses are means and not only directions, learns the sign with a bias alone.",
     "Without a bias, agreement nets of 4 or 5 capsule layers do not train; with one, nets of all depths do.",
     "Agreement trains up to 3 capsule layers, with a bias and without.",
     "A ReLU before the capsules protects a net without a bias: an input and its negative no longer look the same.",

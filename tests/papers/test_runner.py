@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import random
 import signal
 import sys
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from capsella.errors import RunError
 from capsella.papers import executors, runner
 from capsella.papers.cost import estimate
 from capsella.papers.executors import Done, Place, Shares, default_executor, executor_by_name, here
@@ -229,6 +232,64 @@ def test_processes_side_by_side_record_the_same(tmp_path: Path, whole: dict[str,
     assert all(each.result is not None for each in ended), [each.details for each in ended]
     assert content(tmp_path) == whole
     assert max(shown) <= 2
+
+
+def test_workers_record_the_same(tmp_path: Path, whole: dict[str, Any]) -> None:
+    shown: list[int] = []
+    with pytest.MonkeyPatch.context() as patch, forking(patch, together):
+        place = {"at_once": 2, "watch": lambda standings: shown.append(len(standings))}
+        ended = run(tmp_path, executor=executors.in_workers, place=place)
+    assert all(each.result is not None for each in ended), [each.details for each in ended]
+    assert content(tmp_path) == whole
+    assert max(shown) <= 2
+    assert all(each.result is not None and each.result.device_seconds > 0 for each in ended)
+
+
+def test_a_job_that_fails_in_a_worker_fails_alone(tmp_path: Path) -> None:
+    todo = [*jobs([recipe("broken", seeds=(0,), measures=("peer2022.nothing",))]), jobs()[0]]
+    with pytest.MonkeyPatch.context() as patch, forking(patch, together):
+        ended = {each.job.recipe.key: each for each in run(tmp_path, todo, executors.in_workers, place={"at_once": 1})}
+    assert ended["peer2022/table1/a"].result is not None
+    assert "nothing" in ended["peer2022/table1/broken"].problem
+    assert "\n" not in ended["peer2022/table1/broken"].problem
+
+
+def test_a_killed_worker_ends_the_call_and_nothing_is_lost(tmp_path: Path, whole: dict[str, Any]) -> None:
+    real = executors.finished_run
+
+    def die(folder: Path, *others: Any, **options: Any) -> Any:
+        if folder.parent.name == "c":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(folder, *others, **options)
+
+    with pytest.MonkeyPatch.context() as patch, forking(patch, together):
+        patch.setattr(executors, "finished_run", die)
+        with pytest.raises(RunError, match="a worker was killed; the same again goes on with what is left"):
+            run(tmp_path, executor=executors.in_workers, place={"at_once": 1})
+    assert len(content(tmp_path)) == 2
+    run(tmp_path)
+    assert content(tmp_path) == whole
+
+
+def test_workers_end_with_who_started_them(tmp_path: Path) -> None:
+    """A call that is killed leaves no process behind that would wait for its queue for ever."""
+
+    def begin() -> None:
+        with pytest.MonkeyPatch.context() as patch, forking(patch, together):
+            patch.setattr(executors, "_GRACE", 0.5)
+            long = [recipe(plan=recipe().plan.changed({"steps": 10**6, "epochs": 10**5})).job(0, settings=CPU)]
+            run(tmp_path, long, executors.in_workers, place={"at_once": 1, "watch": lambda _: note()})
+
+    def note() -> None:
+        (tmp_path / "workers").write_text(" ".join(str(child.pid) for child in multiprocessing.active_children()))
+
+    child = Child(begin)
+    until(lambda: child.ended or list(tmp_path.glob("work/*/*/*/*/metrics.jsonl")))
+    until(lambda: (tmp_path / "workers").exists() and (tmp_path / "workers").read_text())
+    child.kill()
+    child.wait()
+    (pid,) = map(int, (tmp_path / "workers").read_text().split())
+    until(lambda: not Path(f"/proc/{pid}/stat").exists() or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z")
 
 
 def test_a_measure_that_fails_in_its_process_fails_its_run_alone(tmp_path: Path) -> None:

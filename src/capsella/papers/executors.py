@@ -36,6 +36,8 @@ from capsella.train.run import Run
 from capsella.train.signals import Interrupted
 from capsella.train.together import Standing, cores, run_together
 
+# seconds in which a worker that is left alone may come to an orderly end.
+_GRACE = 10.0
 HERE, WORKERS, PROCESSES, RAY = "here", "workers", "processes", "ray"
 EXECUTORS = (HERE, WORKERS, PROCESSES, RAY)
 
@@ -172,6 +174,7 @@ def in_workers(jobs: Sequence[Job], place: Place) -> Iterator[Done]:
     count = place.at_once or cores()
     pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_work)
     waiting, running, shares = deque(jobs), dict[Future[str], Job](), Shares()
+    shares((), time.monotonic())
     try:
         while waiting or running:
             while waiting and len(running) < count:
@@ -180,6 +183,7 @@ def in_workers(jobs: Sequence[Job], place: Place) -> Iterator[Done]:
                     with interrupts_held_back():
                         running[pool.submit(_work, job, place.folder(job), place.root)] = job
             ended, _ = wait(running, timeout=LOOK, return_when=FIRST_COMPLETED)
+            # those that have just ended have had their share of it too.
             shares([place.folder(job) for job in running.values()], time.monotonic())
             for future in ended:
                 job = running.pop(future)
@@ -211,6 +215,9 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os.kill(os.getpid(), signal.SIGTERM)
+        # a run has heard it, and has so long for its checkpoint; nobody would tell this process what to do next.
+        time.sleep(_GRACE)
+        os._exit(1)
 
 
 def _work(job: Job, folder: Path, root: str | None) -> str:

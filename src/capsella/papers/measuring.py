@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from capsella import routing
 from capsella.data import ImageData
 from capsella.errors import DataError
 from capsella.train.plan import Plan
@@ -47,8 +48,8 @@ def measure(folder: Path, names: tuple[str, ...], root: str | None) -> dict[str,
         plan = Plan.of(run.config["plan"])
         splits = plan.load(root)
         device = torch.device(accelerator(plan.train.device))
-        # a network that is built draws weights, and other runs may go on in this process.
-        with torch.random.fork_rng(), moved_to(run.model, device):
+        # a network that is built draws weights, and other runs may go on in this process; the reference needs nothing compiled.
+        with torch.random.fork_rng(), routing.prefer("reference"), moved_to(run.model, device):
             found |= {name: as_json(dict(measure_by_name(name)(run, splits, device))) for name in missing}
         write_json(path, found)
     return found

@@ -278,7 +278,7 @@ CLAIMS = (
     ),
     _sign_claim(
         "peer2022/sign-em-defined",
-        "The same holds for EM as Hinton et al. define it, whose poses are means and not only their directions.",
+        "EM as Hinton et al. define it, whose poses are means and not only directions, learns the sign with a bias alone.",
         "ours",
         "sign/em-defined",
     ),

@@ -1,0 +1,211 @@
+"""``capsella reproduce`` as a user calls it, with a paper of three rows that are run in a moment."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from capsella.cli import reproduce_progress
+from capsella.papers import paper
+from capsella.papers.executors import Done
+from capsella.papers.paper import Paper, Table
+from capsella.papers.recipe import Recipe
+from capsella.papers.store import Store
+from capsella.papers.verdicts import Claim
+from capsella.train.plan import Plan
+from capsella.train.together import Standing
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "papers"))
+from paper_harness import job, result
+from running import capsella, in_process
+
+PLAN = Plan("sign_capsnet", "sign", split="train", validate=None, test=False).changed(
+    {"steps": 4, "batch_size": 64, "log_every": 1, "lr": 5e-3}
+)
+ROWS = tuple(
+    Recipe(
+        f"peer2022/table1/{row}",
+        row,
+        PLAN.changed({"model.bias": bias}),
+        reads={f"table1/{row}": "training"},
+        seeds=(0, 1),
+        departures=("it is short",),
+        quick={"steps": 2},
+    )
+    for row, bias in (("rba-no-bias", False), ("rba-bias", True))
+)
+MADE = Paper(
+    "peer2022",
+    "A made paper",
+    recipes=ROWS,
+    tables=(Table("table1", "Table 1", "Signs", tuple(each.key for each in ROWS), reading="training"),),
+    claims=(Claim("peer2022/x", "Something holds.", "ours", tuple(each.key for each in ROWS), lambda _: (True, "so it is")),),
+)
+
+
+@pytest.fixture(autouse=True)
+def _made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    real = paper.get_paper
+    monkeypatch.setattr(paper, "get_paper", lambda name: MADE if name == "peer2022" else real(name))
+    monkeypatch.chdir(tmp_path)
+
+
+def reproduce(*arguments: str) -> tuple[int, str, str]:
+    return in_process("reproduce", *arguments, "--device", "cpu", "--executor", "here")
+
+
+def test_a_paper_is_run_and_laid_beside_its_numbers() -> None:
+    code, out, err = reproduce("peer2022")
+    assert code == 0, err
+    assert err.splitlines()[0].startswith("about ")
+    assert "for 4 runs (4 roughly, by the device's rate alone)" in err
+    # every row once before any twice.
+    rows = [line.split()[3] for line in err.splitlines()[1:]]
+    assert rows == [f"table1/{row}/seed-{seed}:" for seed in (0, 1) for row in ("rba-no-bias", "rba-bias")]
+    assert "table1/rba-bias" in out
+    assert "99.70" in out
+    assert "so it is" in out
+    assert "results/papers/peer2022/page.html has all of it" in out
+    records = sorted(Path("results/papers/peer2022").glob("table1/*/seed-*.json"))
+    assert len(records) == 4
+    assert "Something holds." in Path("results/papers/peer2022/README.md").read_text()
+    assert "Something holds." in Path("results/papers/peer2022/page.html").read_text()
+    # nothing of the runs is left.
+    assert not list(Path("runs/reproduce").glob("*/*"))
+    code, out, err = reproduce("peer2022")
+    assert (code, err) == (0, "")
+    assert "all 4 runs are recorded in results/papers" in out
+
+
+def test_seeds_rows_and_tables_are_picked() -> None:
+    assert reproduce("peer2022/table1/rba-bias", "--seeds", "1")[0] == 0
+    assert [path.parent.name for path in Path("results/papers").rglob("seed-*.json")] == ["rba-bias"]
+    code, _out, err = reproduce("peer2022", "--seeds", "3")
+    assert code == 0
+    assert "for 5 runs" in err
+    assert "; 1 more are recorded" in err
+    assert len(list(Path("results/papers").rglob("seed-*.json"))) == 6
+
+
+def test_the_short_version_goes_elsewhere() -> None:
+    code, out, _ = in_process("reproduce", "peer2022", "--quick", "--executor", "here")
+    assert code == 0
+    assert not Path("results").exists()
+    (first, _second) = sorted(Path("runs/reproduce-quick/peer2022/table1").glob("*/seed-0.json"))
+    content = json.loads(first.read_text())
+    assert (content["quick"], content["steps"], content["environment"]["device_type"]) == (True, 2, "cpu")
+    assert "which are no reproduction" in out
+    assert "short versions" in Path("runs/reproduce-quick/peer2022/README.md").read_text()
+
+
+def test_status_runs_nothing() -> None:
+    code, out, err = in_process("reproduce", "peer2022", "--status")
+    assert (code, err) == (0, "")
+    assert "not run" in out
+    assert not Path("results").exists()
+    assert not Path("runs").exists()
+    reproduce("peer2022/table1/rba-bias", "--seeds", "1")
+    code, out, _ = in_process("reproduce", "peer2022", "--status")
+    row = next(line for line in out.splitlines() if "peer2022/table1" in line)
+    assert [cell.strip() for cell in row.split("│")[3:7]] == ["2", "1", "1", "4"]
+    code, out, _ = in_process("reproduce")
+    row = next(line for line in out.splitlines() if "peer2022" in line)
+    assert [cell.strip() for cell in row.split("│")[3:7]] == ["44", "2", "1", "1"]
+    assert "not yet" in out
+
+
+def test_results_move_in_an_archive(tmp_path: Path) -> None:
+    code, out, err = reproduce("peer2022", "--export", "all.tar.gz", "--out", "there")
+    assert code == 0
+    assert "all.tar.gz has 4 results" in err
+    code, out, err = in_process("reproduce", "--import", "all.tar.gz")
+    assert code == 0
+    assert "4 new results, 0 replaced, 0 here already" in out
+    assert len(list(Store().all())) == 4
+    # its page is made of them.
+    assert Path("results/papers/peer2022/page.html").is_file()
+    code, out, err = in_process("reproduce", "--export", "again.tar.gz")
+    assert (code, err) == (0, "again.tar.gz has 4 results\n")
+    assert Path("again.tar.gz").read_bytes() == Path("all.tar.gz").read_bytes()
+    assert in_process("reproduce", "--import", "all.tar.gz")[1] == "all.tar.gz: 0 new results, 0 replaced, 4 here already\n"
+
+
+def test_time_that_is_up_leaves_the_rest_for_the_same_command() -> None:
+    code, _out, err = reproduce("peer2022", "--max-minutes", "0.00001")
+    assert code == 0
+    assert "time is up: 4 of 4 runs are left; the same command goes on with them" in err
+    assert reproduce("peer2022")[0] == 0
+    assert len(list(Store().all())) == 4
+
+
+def test_a_run_that_fails_is_said_and_exits_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = replace(MADE, recipes=(ROWS[0], replace(ROWS[1], measures=("peer2022.nothing",))))
+    monkeypatch.setattr(paper, "get_paper", lambda name: broken)
+    code, _out, err = reproduce("peer2022", "--seeds", "1")
+    assert code == 1
+    assert "rba-bias/seed-0: AttributeError" in err
+    assert len(list(Store().all())) == 1
+    assert Path("results/papers/peer2022/page.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("peer2023",), "paper='peer2023' is unknown; did you mean 'peer2022'"),
+        (("peer2022/table2",), "table of peer2022='table2' is unknown; did you mean 'table1'"),
+        (("gu2021",), "gu2021 has no experiments here yet, only its 132 printed numbers"),
+        (("peer2022", "--seeds", "0"), "--seeds=0 is too small; expected an int of at least 1"),
+        (("peer2022", "--jobs", "0"), "--jobs=0 is too small; expected an int of at least 1"),
+        (("peer2022", "--max-minutes", "0"), "--max-minutes=0.0"),
+        (("peer2022", "--executor", "slurm"), "--executor='slurm' is unknown"),
+        (("peer2022", "--device", "tpu"), "device='tpu' is unknown"),
+        (("peer2022", "--precision", "fp8"), "precision='fp8' is unknown"),
+        (("--import", "nowhere.tar.gz"), "nowhere.tar.gz cannot be read"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(arguments: tuple[str, ...], says: str) -> None:
+    code, out, err = in_process("reproduce", *arguments)
+    assert code == (1 if "--import" in arguments else 2)
+    assert out == ""
+    assert says in err
+    assert err.count("\n") == 1
+    assert not list(Path().iterdir())
+
+
+def test_without_torch_the_help_is_there() -> None:
+    done = capsella("reproduce", "--help")
+    assert done.returncode == 0
+    assert "PAPER" in done.stdout
+    assert "--max-minutes" in done.stdout
+
+
+def test_the_table_shows_what_is_under_way(tmp_path: Path) -> None:
+    table = reproduce_progress.Table(5, 120.0, tmp_path)
+    asked = job("a")
+    event = {"event": "log", "step": 30, "accuracy": 0.5, "loss": 0.25}
+    grid = table._grid([Standing(asked.plan, tmp_path / asked.name, 30, 60, event)], table._start + 60)
+    assert grid.title == "0 of 5 runs done, 1.0 of about 2.0 min"
+    cells = [list(column.cells) for column in grid.columns]
+    assert cells == [["table1/a/seed-0"], ["30"], ["60"], ["50.00%"], ["0.2500"]]
+
+
+def test_without_a_terminal_a_line_comes_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reproduce_progress, "_WORD_EVERY", 0)
+    asked = job("a")
+    with reproduce_progress.Table(5, 120.0, tmp_path) as table:
+        table([Standing(asked.plan, tmp_path / asked.name, 3, 6, {"step": 3, "accuracy": 0.5, "loss": 0.25})])
+        table.ended(Done(asked, result(validation=(0.75,), status="non-finite")))
+        table.ended(Done(asked, None, "no room"))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "0.0 of about 2.0 min: 0 of 5 runs done, 1 under way at step 3 of 6, loss 0.2500, accuracy 50.00%"
+    assert lines[1] == (
+        "1 of 5  table1/a/seed-0: non-finite, 75.00% of the test images right, 50.00% of the training batches, 20 s"
+    )
+    assert lines[2] == "2 of 5  table1/a/seed-0: no room"
