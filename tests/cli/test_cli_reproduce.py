@@ -96,7 +96,7 @@ def test_the_short_version_goes_elsewhere() -> None:
     code, out, _ = in_process("reproduce", "peer2022", "--quick", "--executor", "here")
     assert code == 0
     assert not Path("results").exists()
-    (first, _second) = sorted(Path("runs/reproduce-quick/peer2022/table1").glob("*/seed-0.json"))
+    (first, _second) = sorted(Path("runs/reproduce-quick/peer2022/table1").glob("*/quick-seed-0.json"))
     content = json.loads(first.read_text())
     assert (content["quick"], content["steps"], content["environment"]["device_type"]) == (True, 2, "cpu")
     assert "which are no reproduction" in out
@@ -138,7 +138,7 @@ def test_results_move_in_an_archive(tmp_path: Path) -> None:
 def test_time_that_is_up_leaves_the_rest_for_the_same_command() -> None:
     code, _out, err = reproduce("peer2022", "--max-minutes", "0.00001")
     assert code == 0
-    assert "time is up: 4 of 4 runs are left; the same command goes on with them" in err
+    assert "none of 4 runs fits into --max-minutes=1e-05; the shortest should take about 0." in err
     assert reproduce("peer2022")[0] == 0
     assert len(list(Store().all())) == 4
 
@@ -165,6 +165,8 @@ def test_a_run_that_fails_is_said_and_exits_with_one(monkeypatch: pytest.MonkeyP
         (("peer2022", "--executor", "slurm"), "--executor='slurm' is unknown"),
         (("peer2022", "--device", "tpu"), "device='tpu' is unknown"),
         (("peer2022", "--precision", "fp8"), "precision='fp8' is unknown"),
+        (("peer2022", "--executor", "workers"), "--executor=workers lets what is under way come to its end"),
+        (("peer2022", "--export", "/dev/null/a.tar.gz"), "export='/dev/null/a.tar.gz' cannot be written"),
         (("--import", "nowhere.tar.gz"), "nowhere.tar.gz cannot be read"),
     ],
 )
@@ -201,11 +203,11 @@ def test_without_a_terminal_a_line_comes_now_and_then(
     asked = job("a")
     with reproduce_progress.Table(5, 120.0, tmp_path) as table:
         table([Standing(asked.plan, tmp_path / asked.name, 3, 6, {"step": 3, "accuracy": 0.5, "loss": 0.25})])
-        table.ended(Done(asked, result(validation=(0.75,), status="non-finite")))
+        table.ended(Done(asked, result(validation=(0.75,), status="not reached")))
         table.ended(Done(asked, None, "no room"))
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "0.0 of about 2.0 min: 0 of 5 runs done, 1 under way at step 3 of 6, loss 0.2500, accuracy 50.00%"
     assert lines[1] == (
-        "1 of 5  table1/a/seed-0: non-finite, 75.00% of the test images right, 50.00% of the training batches, 20 s"
+        "1 of 5  table1/a/seed-0: not reached, 75.00% of the test images right, 50.00% of the training batches, 20 s"
     )
     assert lines[2] == "2 of 5  table1/a/seed-0: no room"

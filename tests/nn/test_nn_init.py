@@ -76,7 +76,7 @@ def started(name: str, **options: Any) -> Net:
 
 def test_every_scheme_is_tested() -> None:
     expected = ["chen2019", "gu2021", "hinton2018", "mitterreiter2023", "peer2022", "peer2022_sign", "peer2022_wide"]
-    assert init.names() == [*expected, "peer2022_zero_bias", "sabour", "yang2021"]
+    assert init.names() == [*expected, "peer2022_wider", "peer2022_zero_bias", "sabour", "yang2021"]
 
 
 @pytest.mark.parametrize("name", ["sabour", "yang2021"])
@@ -91,7 +91,13 @@ def test_sabour_draws_truncated_normals_and_biases_of_a_tenth(name: str) -> None
 
 @pytest.mark.parametrize(
     ("name", "std", "bias"),
-    [("peer2022", 0.1, 0.1), ("peer2022_zero_bias", 0.1, 0.0), ("peer2022_wide", 0.2, 0.1), ("peer2022_sign", 0.5, 0.5)],
+    [
+        ("peer2022", 0.1, 0.1),
+        ("peer2022_zero_bias", 0.1, 0.0),
+        ("peer2022_wide", 0.2, 0.1),
+        ("peer2022_wider", 2.0, 0.1),
+        ("peer2022_sign", 0.5, 0.5),
+    ],
 )
 def test_peer2022_draws_normal_capsules_and_glorot_convolutions(name: str, std: float, bias: float) -> None:
     net = started(name)

@@ -12,14 +12,17 @@ import pytest
 import torch
 
 from capsella import functional as F
+from capsella.data import from_tensors
 from capsella.models import CapsuleNet, Prediction, create_model
 from capsella.papers.measuring import measure
 from capsella.papers.paper import get_paper
-from capsella.papers.peer2022.measures import cancelling, look, opposites
+from capsella.papers.peer2022.measures import cancelling, clean, look, opposites
 from capsella.papers.results import Result
 from capsella.papers.verdicts import Evidence
 from capsella.train.config import TrainConfig
+from capsella.train.evaluation import evaluate
 from capsella.train.plan import Plan, run_plan
+from capsella.train.run import Run
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from paper_harness import result
@@ -37,10 +40,10 @@ def inside(**changes: Any) -> dict[str, Any]:
         "lengths": changes.get("lengths", [0.5, 0.5, 0.5]),
         "negative_share": changes.get("negative_share", 0.0),
         "negation_gap": 0.0,
-        "opposites": [{"lowest": -0.95, "share": changes.get("share", 0.01)}],
+        "opposites": [{"lowest": -0.95, "share": changes.get("share", 0.01), "zero": 0.0}],
         "cancelling": {"left": changes.get("left", 0.01), "same": 0.0},
     }
-    return {"peer2022.inside": {"start": net, "end": net}}
+    return {"peer2022.inside": {"start": net, "end": net}, "peer2022.clean": {"accuracy": changes.get("clean", 0.999)}}
 
 
 def as_printed(key: str) -> Result:
@@ -52,7 +55,7 @@ def as_printed(key: str) -> Result:
         return result(key, training=(0.99 if knows else 0.5,), measured=inside(left=0.9 if knows else 0.01))
     depth = int(row.split("depth")[1])
     if table == "controls" or depth == 10:
-        trains = not row.startswith(("no-bias", "wide"))
+        trains = row.startswith(("bias", "lengths", "zero", "last", "wider"))
         lengths = [0.5, 0.1 if trains else 1e-9, 0.5]
         return result(key, validation=(0.99 if trains else 0.1,), measured=inside(lengths=lengths))
     trains = bias or depth < (4 if table == "table2" else 8)
@@ -95,11 +98,20 @@ def other(key: str, **changes: Any) -> dict[str, Result]:
         ("late", other("table3/mnist-no-bias-depth5", curve=curve(975))),
         ("later-with-depth", other("table3/mnist-no-bias-depth6", curve=curve(1025))),
         ("never", other("table3/mnist-no-bias-depth9", curve=curve(4000))),
-        ("faster", other("table3/mnist-no-bias-depth5", curve=curve(25))),
+        ("faster", other("table3/mnist-bias-depth5", curve=curve(1900))),
         ("relu", other("relu/relu-em", training=(0.6,))),
         ("relu", other("relu/linear-rba", training=(0.6,))),
         ("no-negatives", other("table2/mnist-no-bias-depth2", measured=inside(negative_share=0.4))),
-        ("cancel", other("table1/rba-no-bias", measured=inside(left=0.3))),
+        ("cancel", other("table1/rba-no-bias", measured=inside(left=3.0))),
+        (
+            "fault",
+            {
+                f"table2/fashion-bias-depth{k}": result(
+                    f"peer2022/table2/fashion-bias-depth{k}", validation=(0.98,), measured=inside(clean=0.8)
+                )
+                for k in (2, 3, 4, 5)
+            },
+        ),
         ("lengths", other("controls/lengths-depth10", validation=(0.1,), measured=inside())),
         ("zero-bias", other("controls/zero-bias-depth4", validation=(0.1,))),
         ("last-bias", other("controls/last-bias-depth10", validation=(0.1,))),
@@ -145,7 +157,32 @@ def test_lengths_that_tell_nothing_leave_it_undecided_or_refuted() -> None:
     assert found("vanishing", **mixed) == "does not hold"
 
 
-@pytest.mark.parametrize("name", ["cancel", "no-negatives", "opposites", "vanishing"])
+def test_nets_that_never_learn_do_not_learn_late() -> None:
+    rows = CLAIMS["late"].recipes
+    assert found("late", **{key.removeprefix("peer2022/"): result(key, curve=curve(math.inf)) for key in rows}) == "undecided"
+
+
+def test_a_little_faster_may_be_luck() -> None:
+    assert found("faster", **other("table3/mnist-no-bias-depth5", curve=curve(100))) == "undecided"
+
+
+def test_a_run_that_broke_has_not_trained() -> None:
+    broken = other("table2/mnist-bias-depth5", validation=(0.99,), status="non-finite")
+    assert found("depth-agreement", **broken) == "does not hold"
+
+
+def answered(**changed: Result) -> str:
+    return PAPER.answer(Evidence([*{**PRINTED, **{f"peer2022/{key}": each for key, each in changed.items()}}.values()]))
+
+
+def test_the_controls_come_to_a_sentence() -> None:
+    assert answered().startswith("Both play a part, or neither")
+    assert answered(**other("controls/zero-bias-depth10", validation=(0.1,))).startswith("It is the vanishing length")
+    assert answered(**other("controls/lengths-depth10", validation=(0.1,))).startswith("It is the symmetry")
+    assert PAPER.answer(Evidence([])) == ""
+
+
+@pytest.mark.parametrize("name", ["cancel", "no-negatives", "opposites", "vanishing", "fault"])
 def test_what_was_not_measured_is_undecided(name: str) -> None:
     bare = {
         key.removeprefix("peer2022/"): result(key, validation=PRINTED[key].history["validation"])
@@ -186,7 +223,12 @@ def test_opposites_by_hand() -> None:
     found = opposites(given, labels)
     assert found["lowest"] == pytest.approx(-1 / math.sqrt(1.01))
     assert found["share"] == 0.25
-    assert opposites(given, torch.zeros(4, dtype=torch.long)) == {"lowest": None, "share": None}
+    assert opposites(given, torch.zeros(4, dtype=torch.long)) == {"lowest": None, "share": None, "zero": 0.0}
+    # however small they are; what is zero has no direction.
+    tiny = opposites(given * torch.tensor([1e-30, 1.0, 1e-35, 0.0])[:, None], labels)
+    assert tiny["lowest"] == pytest.approx(-1 / math.sqrt(1.01), rel=1e-6)
+    assert tiny["share"] == 0.5
+    assert tiny["zero"] == 0.25
 
 
 def margin(prediction: Prediction, targets: torch.Tensor) -> torch.Tensor:
@@ -239,7 +281,7 @@ def test_a_net_is_looked_into_layer_by_layer() -> None:
     assert len(seen["opposites"]) == 2
     assert seen["negation_gap"] == 0
     assert seen["negative_share"] == 0.5
-    assert seen["opposites"][0] == {"lowest": -1.0, "share": 1.0}
+    assert seen["opposites"][0] == {"lowest": -1.0, "share": 1.0, "zero": 0.0}
     assert seen["lengths"][0] == pytest.approx(float(x.abs().mean()))
 
 
@@ -255,6 +297,20 @@ def test_a_run_is_measured_as_it_started_and_as_it_ended(tmp_path: Path) -> None
     # what was measured is kept beside the run, and not measured again.
     (tmp_path / "run/measured.json").write_text('{"peer2022.inside": 7}')
     assert measure(tmp_path / "run", ("peer2022.inside",), None) == {"peer2022.inside": 7}
+
+
+def test_the_fault_is_in_the_test_images_alone(tmp_path: Path) -> None:
+    """A net is measured again on images that are standardised as it learned them."""
+    torch.manual_seed(0)
+    images = (torch.rand(60, 1, 28, 28) * 200).to(torch.uint8)
+    data = from_tensors(images, torch.arange(60) % 10, split="test", normalise="peer2022")
+    model = create_model("deep_capsnet", depth=2, channels=8, types=1, reconstruction="none")
+    fair = from_tensors(images, torch.arange(60) % 10, split="test", normalise="standardise")
+    run = Run({}, model=model)
+    found = clean(run, {"validation": data, "train": None, "test": None}, torch.device("cpu"))
+    assert found == {"accuracy": evaluate(model, fair).accuracy, "images": 60}
+    with pytest.raises(ValueError, match="no test images"):
+        clean(run, {"validation": None, "train": data, "test": None}, torch.device("cpu"))
 
 
 def test_measuring_leaves_no_trace_in_the_random_numbers(tmp_path: Path) -> None:

@@ -111,11 +111,11 @@ def test_peer2022_s_settings_are_the_authors() -> None:
     assert (deep.split, deep.validate) == ("train", "test")
     controls = {each.key.split("/")[2] for each in select("peer2022/controls").recipes}
     assert {
-        f"{name}-depth10" for name in ("no-bias", "bias", "zero-bias", "last-bias", "wide", "lengths", "lengths-bias")
+        f"{name}-depth10" for name in ("no-bias", "bias", "zero-bias", "last-bias", "wide", "wider", "lengths", "lengths-bias")
     } <= controls
     # as published, depths 4 and 5 are rows of Table 2.
     assert "mnist-bias-depth4" in controls
-    assert len(controls) == 21
+    assert len(controls) == 24
 
 
 OTHER: dict[str, Any] = {

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import random
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +19,23 @@ import pytest
 from capsella.errors import RunError
 from capsella.papers import executors, runner
 from capsella.papers.cost import estimate
-from capsella.papers.executors import Done, Place, Shares, default_executor, executor_by_name, here
+from capsella.papers.executors import Done, Place, default_executor, executor_by_name, here
 from capsella.papers.measuring import MEASURED
 from capsella.papers.paper import jobs_of
 from capsella.papers.recipe import Job
 from capsella.papers.results import Result
 from capsella.papers.runner import Deadline, TimeIsUp, reproduce
+from capsella.papers.shares import SHARE, Shares
 from capsella.papers.store import Store
 from capsella.train import children, together
+from capsella.train.folder import RunFolder
 from capsella.train.together import Standing
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "train"))
 from paper_harness import CPU, job, recipe, result
 from run_harness import Child, until
-from together_harness import forking
+from together_harness import forking, new_interpreters
 
 ROWS = [
     recipe("a", seeds=(0, 1)),
@@ -120,7 +124,7 @@ def test_the_archive_is_whole_after_every_run(tmp_path: Path) -> None:
     counts = []
     for _ in reproduce(jobs(), Store(tmp_path / "results"), here, Place(tmp_path / "work"), export=archive):
         other = Store(tmp_path / f"other {len(counts)}")
-        counts.append(len(other.take(archive).new))
+        counts.append(len(other.take(archive, lambda _: True).new))
     assert counts == [1, 2, 3, 4, 5]
 
 
@@ -339,12 +343,99 @@ def test_time_that_is_up_stops_the_runs_and_the_same_call_goes_on(tmp_path: Path
     Deadline(1).check()
 
 
-def test_the_device_is_divided_among_those_that_share_it() -> None:
-    shares, a, b = Shares(), Path("a"), Path("b")
+def test_the_device_is_divided_among_those_that_share_it(tmp_path: Path) -> None:
+    shares, a, b = Shares(), tmp_path / "a", tmp_path / "b"
+    a.mkdir()
     for folders, now in (([a], 0.0), ([a], 10.0), ([a, b], 14.0), ([b], 15.0), ([], 20.0), ([b], 21.0)):
         shares(folders, now)
     # a: 10, then half of 4; b: half of 4, then 1, then 1.
-    assert shares.seconds == {a: 12.0, b: 4.0}
+    assert (shares.of(a), shares.of(b)) == (12.0, 4.0)
+    shares.keep(a)
+    # another call goes on from what was kept; what has no folder has nothing to keep it in.
+    again = Shares()
+    again.add(a, 3.0)
+    assert (again.of(a), again.of(b)) == (15.0, 0.0)
+    (a / SHARE).write_text("{")
+    assert Shares().of(a) == 0.0
+
+
+def test_a_run_that_is_gone_on_with_has_all_it_took(tmp_path: Path) -> None:
+    folder = tmp_path / "work/peer2022/table1/a/seed-0"
+    folder.mkdir(parents=True)
+    before = Shares()
+    before.add(folder, 1000.0)
+    before.keep(folder)
+    (done,) = run(tmp_path, jobs()[:1])
+    assert done.result is not None
+    assert 1000 < done.result.device_seconds < 1100
+
+
+def test_a_run_of_other_settings_or_arithmetic_begins_anew(tmp_path: Path, whole: dict[str, Any]) -> None:
+    first = jobs()[0]
+    folder = tmp_path / "work" / first.name
+    run(tmp_path, [replace(first, plan=first.plan.changed({"lr": 0.1}))], keep=True)
+    Store(tmp_path / "results").path(first.name).unlink()
+    run(tmp_path, [first], keep=True)
+    assert content(tmp_path)[first.name] == whole[first.name]
+    # the same of another version.
+    Store(tmp_path / "results").path(first.name).unlink()
+    config = json.loads((folder / "config.json").read_text())
+    config["environment"]["numerics"] -= 1
+    (folder / "config.json").write_text(json.dumps(config))
+    stamp = (folder / "record.json").stat().st_mtime_ns
+    run(tmp_path, [first], keep=True)
+    assert (folder / "record.json").stat().st_mtime_ns != stamp
+    assert content(tmp_path)[first.name] == whole[first.name]
+    # and of what cannot be read.
+    Store(tmp_path / "results").path(first.name).unlink()
+    (folder / "config.json").write_text("{")
+    run(tmp_path, [first])
+    assert content(tmp_path)[first.name] == whole[first.name]
+
+
+def test_a_run_that_another_process_is_leaving_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "work" / jobs()[0].name
+    child = Child(lambda: hold(folder))
+    until(lambda: (folder / "held").exists())
+    assert run(tmp_path, jobs()[:1])[0].result is not None
+    assert child.wait() == 0
+    # not for ever.
+    monkeypatch.setattr(runner, "_REST", 0.2)
+    with RunFolder(tmp_path / "work" / jobs()[1].name).held(), pytest.raises(ValueError, match="written by another process"):
+        run(tmp_path, jobs()[1:2])
+
+
+def hold(folder: Path) -> None:
+    with RunFolder(folder).held():
+        (folder / "held").touch()
+        time.sleep(1)
+
+
+@pytest.mark.parametrize("name", ["processes", "workers"])
+def test_a_killed_call_of_several_at_once_goes_on(
+    name: str, tmp_path: Path, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In new interpreters, as users have it: a forked process would hold the lock of the call that it was forked from."""
+
+    def act() -> None:
+        run(tmp_path, executor=executor_by_name(name), place={"at_once": 2})
+
+    monkeypatch.setattr(together, "cores", lambda: 1)
+    with new_interpreters("forkserver", monkeypatch):
+        _killed_and_gone_on_with(act, tmp_path)
+    assert content(tmp_path) == whole
+    assert [path.name for path in (tmp_path / "work").iterdir()] == [".lock"]
+
+
+def _killed_and_gone_on_with(act: Callable[[], None], tmp_path: Path) -> None:
+    for moment in (2, 6, 12):
+        child = Child(act)
+        until(lambda child=child, moment=moment: len(names(tmp_path)) >= moment or child.ended)
+        child.kill()
+        child.wait()
+        list(Store(tmp_path / "results").all())
+    last = Child(act)
+    assert last.wait() == 0, last.said
 
 
 def test_who_carries_runs_out_where_nobody_says() -> None:
@@ -371,6 +462,10 @@ def test_a_run_takes_as_long_as_it_took() -> None:
     assert found.total == pytest.approx(sum(found.seconds.values()))
     assert found.describe().startswith("about ")
     assert "1 by their own records, 1 by others' on this device" in found.describe()
+    # a tiny net's rate says nothing of a large one's; nor does the number of threads tell devices apart.
+    assert estimate([ran], [took(10.0, device="a CPU, 1 threads")], "a CPU, 2 threads").known == 1
+    em = recipe("em", plan=recipe().plan.changed({"model.routing": "em"})).job(0, settings=CPU)
+    assert estimate([em], [took(10.0)], "this").rough == 1
     rough = estimate([ran], [], "this")
     assert (rough.known, rough.scaled, rough.rough) == (0, 0, 1)
     assert rough.total > 0

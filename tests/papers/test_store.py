@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 
-from capsella import __numerics__
 from capsella.errors import DataError
-from capsella.papers.results import from_json, to_json
+from capsella.papers.results import Result, from_json, to_json
 from capsella.papers.store import Store
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from paper_harness import job, result
+
+
+def current(each: Result) -> bool:
+    return each.fingerprint == result().fingerprint
 
 
 def test_a_result_comes_back_as_it_was() -> None:
@@ -83,6 +86,8 @@ def test_only_a_result_of_the_same_recipe_and_numerics_counts(tmp_path: Path) ->
     assert store.of(asked) is None
     store.write(replace(own, quick=True))
     assert store.of(asked) is None
+    store.write(own)
+    assert store.of(asked) == own
 
 
 def test_a_result_in_another_s_place_is_said(tmp_path: Path) -> None:
@@ -102,7 +107,7 @@ def test_results_travel_in_one_archive(tmp_path: Path) -> None:
     assert one.export(tmp_path / "again.tar.gz") == 3
     assert (tmp_path / "all.tar.gz").read_bytes() == (tmp_path / "again.tar.gz").read_bytes()
     other.write(result(seed=1, validation=(0.75,)))
-    found = other.take(tmp_path / "all.tar.gz")
+    found = other.take(tmp_path / "all.tar.gz", current)
     assert found.new == ("peer2022/table1/row/seed-0", "peer2022/table1/row/seed-2")
     assert found.kept == ("peer2022/table1/row/seed-1",)
     # what was there stays, and nothing is doubled.
@@ -110,26 +115,40 @@ def test_results_travel_in_one_archive(tmp_path: Path) -> None:
     assert kept is not None
     assert kept.history["validation"] == [0.75]
     assert len(list(other.all())) == 3
-    assert other.take(tmp_path / "all.tar.gz").new == ()
+    assert other.take(tmp_path / "all.tar.gz", current).new == ()
+
+
+OLD = {"fingerprint": "f" * 16}
 
 
 @pytest.mark.parametrize(
-    ("here", "comes", "kind"),
-    [
-        ({"numerics": __numerics__ - 1}, {}, "replaced"),
-        ({}, {"numerics": __numerics__ - 1}, "kept"),
-        ({"fingerprint": "f" * 16}, {}, "replaced"),
-        ({"numerics": __numerics__ + 1, "fingerprint": "f" * 16}, {}, "kept"),
-    ],
+    ("here", "comes", "kind"), [(OLD, {}, "replaced"), ({}, OLD, "kept"), (OLD, OLD, "kept"), ({}, {}, "kept")]
 )
-def test_the_newer_numerics_version_wins(here: Any, comes: Any, kind: str, tmp_path: Path) -> None:
+def test_only_what_is_current_takes_the_place_of_what_is_not(here: Any, comes: Any, kind: str, tmp_path: Path) -> None:
     source, target = Store(tmp_path / "source"), Store(tmp_path / "target")
-    source.write(result(**comes))
-    target.write(result(**here))
+    source.write(result(**comes, seconds=1.0))
+    target.write(result(**here, seconds=2.0))
     source.export(tmp_path / "a.tar.gz")
-    assert getattr(target.take(tmp_path / "a.tar.gz"), kind) == ("peer2022/table1/row/seed-0",)
-    winner = result(**comes) if kind == "replaced" else result(**here)
-    assert list(target.all()) == [winner]
+    assert getattr(target.take(tmp_path / "a.tar.gz", current), kind) == ("peer2022/table1/row/seed-0",)
+    (left,) = target.all()
+    assert left.seconds == (1.0 if kind == "replaced" else 2.0)
+
+
+def test_a_short_version_lies_beside_the_whole_run(tmp_path: Path) -> None:
+    source, target = Store(tmp_path / "source"), Store(tmp_path / "target")
+    source.write(result(quick=True))
+    target.write(result())
+    source.export(tmp_path / "a.tar.gz")
+    assert target.take(tmp_path / "a.tar.gz", current).new == ("peer2022/table1/row/quick-seed-0",)
+    assert sorted(each.quick for each in target.all()) == [False, True]
+
+
+def test_an_archive_that_cannot_be_written_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        ValueError, match=r"export='.*/file/a.tar.gz' cannot be written \(.*\); expected a file in a folder of yours"
+    ):
+        Store(tmp_path).export(tmp_path / "file" / "a.tar.gz")
 
 
 def archive(path: Path, files: dict[str, bytes], kind: bytes = tarfile.REGTYPE) -> Path:
@@ -146,7 +165,7 @@ def test_an_archive_that_is_not_all_results_changes_nothing(tmp_path: Path) -> N
     evil = {"../../outside.json": good}
     store = Store(tmp_path / "store")
     # a name in an archive decides nothing: the result goes where it belongs.
-    store.take(archive(tmp_path / "evil.tar.gz", evil))
+    store.take(archive(tmp_path / "evil.tar.gz", evil), current)
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.json")] == [
         "store/peer2022/table1/row/seed-0.json"
     ]
@@ -158,14 +177,14 @@ def test_an_archive_that_is_not_all_results_changes_nothing(tmp_path: Path) -> N
         "folder": archive(tmp_path / "folder.tar.gz", {"a": b""}, tarfile.DIRTYPE),
     }.items():
         with pytest.raises(DataError) as refusal:
-            empty.take(made)
+            empty.take(made, current)
         assert "\n" not in str(refusal.value), name
     (tmp_path / "no.tar.gz").write_bytes(b"nothing of the kind")
     for missing in ("no.tar.gz", "nowhere.tar.gz"):
         with pytest.raises(DataError, match="expected what --export wrote"):
-            empty.take(tmp_path / missing)
+            empty.take(tmp_path / missing, current)
     cut = tmp_path / "cut.tar.gz"
     cut.write_bytes((tmp_path / "evil.tar.gz").read_bytes()[:-20])
     with pytest.raises(DataError):
-        empty.take(cut)
+        empty.take(cut, current)
     assert not empty.folder.exists()

@@ -107,26 +107,30 @@ def test_the_figures_of_a_result_by_name() -> None:
     unmeasured = result(validation=(None,))
     assert READINGS["final"](unmeasured) is None
     assert READINGS["best"](unmeasured) is None
-    long = result(validation=[k / 100 for k in range(1, 51)])
-    assert READINGS["after 30 epochs"](long) == 0.3
-    assert READINGS["after 30 epochs"](made) is None
+    measured = result(measured={"peer2022.clean": {"accuracy": 0.25}})
+    assert READINGS["clean"](measured) == 0.25
+    assert READINGS["clean"](made) is None
     empty = result(validation=(), training=())
-    assert all(READINGS[name](empty) is None for name in ("final", "best", "training", "after 30 epochs"))
+    assert all(READINGS[name](empty) is None for name in ("final", "best", "training", "clean"))
+    broken = result(validation=(0.9,), status="non-finite", measured={"peer2022.clean": {"accuracy": 0.25}})
+    assert READINGS["final"](broken) is None
+    assert READINGS["clean"](broken) is None
 
 
 @pytest.mark.parametrize(
     ("accuracies", "start"),
     [
-        ((0.1, 0.1, 0.3, 0.9), 75),
-        # a lucky reading is no start.
-        ((0.25, 0.1, 0.1, 0.3), 100),
-        ((0.2, 0.2, 0.3, 0.9), 25),
-        ((0.1, 0.1, 0.1, 0.1), math.inf),
-        ((0.5, 0.5, 0.5, 0.1), math.inf),
+        ((0.1, 0.1, 0.3, 0.9, 0.9, 0.9, 0.9), 75),
+        # a lucky reading is no start, and a bad one later no end.
+        ((0.25, 0.1, 0.1, 0.3, 0.3, 0.3, 0.3), 100),
+        ((0.2, 0.2, 0.3, 0.9, 0.1, 0.9, 0.9), 25),
+        ((0.1,) * 7, math.inf),
+        # the last ones are too few to tell.
+        ((0.1, 0.1, 0.1, 0.1, 0.5, 0.5, 0.5), math.inf),
     ],
 )
 def test_learning_starts_where_the_accuracy_stays_up(accuracies: Sequence[float], start: float) -> None:
-    curve = {"step": [25, 50, 75, 100], "loss": [1.0] * 4, "accuracy": list(accuracies)}
+    curve = {"step": [25, 50, 75, 100, 125, 150, 175], "loss": [1.0] * 7, "accuracy": list(accuracies)}
     assert READINGS["starts"](result(curve=curve)) == start
 
 

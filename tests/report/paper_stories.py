@@ -89,7 +89,7 @@ PAPER = MadePaper(
 
 def result(key: str = WITH, seed: int = 0, accuracy: float | None = 0.99, *, starts: int = 50, **changes: Any) -> Result:
     """Make a result whose accuracy is this at the end and a point more in the epoch before."""
-    steps = [50, 100, 150, 200]
+    steps = list(range(50, 401, 50))
     first = None if accuracy is None else round(accuracy + 0.01, 6)
     made = Result(
         recipe=key,
@@ -109,7 +109,7 @@ def result(key: str = WITH, seed: int = 0, accuracy: float | None = 0.99, *, sta
             "validation": [first, accuracy],
             "seconds": [1.0, 1.0],
         },
-        curve={"step": steps, "loss": [0.5] * 4, "accuracy": [0.9 if step >= starts else 0.1 for step in steps]},
+        curve={"step": steps, "loss": [0.5] * len(steps), "accuracy": [0.9 if step >= starts else 0.1 for step in steps]},
         plan={"train": {"precision": "bf16", "fast": True, "batch_size": 256}},
         data={
             "train": {"name": "mnist", "split": "train", "options": {}, "images": 60000, "digest": "abcdef0123456789" * 4},

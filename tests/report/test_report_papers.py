@@ -240,7 +240,7 @@ def test_short_versions_are_no_reproduction_and_judge_no_number() -> None:
 
 def test_short_and_whole_runs_are_not_mixed() -> None:
     with pytest.raises(
-        ValueError, match=r"^results has the short version of 'made2024/table1/with/seed-0'; expected whole runs"
+        ValueError, match=r"^results has the short version of 'made2024/table1/with/quick-seed-0'; expected whole runs"
     ):
         made(result(quick=True))
     with pytest.raises(ValueError, match=r"^results has a whole run of .* expected short versions, as quick=True says$"):
@@ -394,3 +394,12 @@ def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monk
     with pytest.raises(OSError, match="No space left"):
         write_report(tmp_path, made(result()))
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_what_our_own_questions_come_to_stands_above_them() -> None:
+    answering = replace(PAPER, answer=lambda evidence: "It is so, as <asked>.")
+    files = made(*three_each(), paper=answering)
+    asked = section(files, PAPER.beyond)
+    assert "It is so, as &lt;asked>." in asked
+    assert "It is so, as &lt;asked&gt;." in files["page.html"]
+    assert "It is so" not in made(*three_each())["README.md"]

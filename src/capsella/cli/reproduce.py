@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from capsella.papers.cost import Estimate
     from capsella.papers.paper import Selection
     from capsella.papers.recipe import Job
+    from capsella.papers.runner import Deadline
     from capsella.papers.store import Store
 
 _WHAT, _HOW, _WHERE = "What", "How", "Where"
@@ -58,9 +59,15 @@ def reproduce(
     precision: Annotated[
         str | None, typer.Option(help="float32, tf32 or bf16 (bf16 on a GPU, else float32).", rich_help_panel=_HOW)
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the results (results/papers).", rich_help_panel=_WHERE)] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the results (results/papers; runs/reproduce-quick with --quick).", rich_help_panel=_WHERE),
+    ] = None,
     work: Annotated[
-        Path | None, typer.Option(help="Folder of runs that are under way (runs/reproduce).", rich_help_panel=_WHERE)
+        Path | None,
+        typer.Option(
+            help="Folder of runs under way (runs/reproduce; OUT/.work with --out or --quick).", rich_help_panel=_WHERE
+        ),
     ] = None,
     keep_weights: Annotated[
         bool, typer.Option("--keep-weights", help="Leave finished runs, weights and all, in --work.", rich_help_panel=_WHERE)
@@ -81,13 +88,13 @@ def reproduce(
     """
     with users_mistakes():
         from capsella.cli import reproduce_tables as tables
-        from capsella.papers.paper import select
+        from capsella.papers.paper import is_current, select
         from capsella.papers.store import RESULTS, Store
 
         store = Store(out or (_QUICK if quick else RESULTS))
         chosen = None if what is None else select(what)
         if import_ is not None:
-            tables.show_import(console(), import_, store.take(import_))
+            tables.show_import(console(), import_, store.take(import_, is_current))
             # what came in may be of any paper.
             _report_all(store, quick=quick)
         if chosen is None:
@@ -192,11 +199,19 @@ def _run(
         check_count("--jobs", at_once)
     if max_minutes is not None:
         check_number("--max-minutes", max_minutes, above=0)
+    if name == WORKERS and not quick:
+        raise ValueError(
+            "--executor=workers lets what is under way come to its end, which is for short runs; expected --quick with it"
+        )
+    if export is not None:
+        # before anything is run that could not be brought away.
+        store.export(export)
     data = None if root is None else str(root)
     expected = _estimate(jobs, store, data)
     typer.echo(f"{expected.describe()}; {known} more are recorded" if known else expected.describe(), err=True)
     side_by_side = at_once or {PROCESSES: default_at_once([job.plan for job in jobs]), WORKERS: cores()}.get(name, 1)
-    deadline = Deadline(max_minutes, dict(expected.seconds), side_by_side)
+    left = {job.name: _left(job, work) * expected.seconds[job.name] for job in jobs}
+    deadline = Deadline(max_minutes, left, side_by_side)
     failed = 0
     with without_subnormals(), Table(len(jobs), expected.total, work) as table:
         place = Place(work, data, at_once, program, mps, watch=table)
@@ -206,10 +221,25 @@ def _run(
                 table.ended(each)
                 failed += each.result is None
         ended = table.done
-    left = len(jobs) - ended
-    if left:
-        typer.echo(f"time is up: {left} of {len(jobs)} runs are left; the same command goes on with them", err=True)
+    if ended < len(jobs):
+        typer.echo(_unfinished(jobs, ended, deadline, max_minutes), err=True)
     return bool(failed)
+
+
+def _left(job: Job, work: Path) -> float:
+    """Return which part of a run is still to be done."""
+    from capsella.train.children import standing
+
+    found = standing(job.plan, work / job.name)
+    return 1 - found.step / found.steps if found.steps else 1.0
+
+
+def _unfinished(jobs: list[Job], ended: int, deadline: Deadline, minutes: float | None) -> str:
+    """Say what is left, and, where nothing could even be begun, how long it would take."""
+    if len(deadline.left_out) == len(jobs):
+        shortest = deadline.at_once * min(deadline.seconds.values()) / 60
+        return f"none of {len(jobs)} runs fits into --max-minutes={minutes:g}; the shortest should take about {shortest:.1f}"
+    return f"time is up: {len(jobs) - ended} of {len(jobs)} runs are left; the same command goes on with them"
 
 
 def _estimate(jobs: list[Job], store: Store, root: str | None) -> Estimate:

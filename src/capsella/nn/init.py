@@ -6,13 +6,14 @@
 | ``peer2022`` | normal 0.1 | 0.1 | normal 0.1 | Glorot uniform, biases 0 |
 | ``peer2022_zero_bias`` | normal 0.1 | 0 | normal 0.1 | Glorot uniform, biases 0 |
 | ``peer2022_wide`` | normal 0.2 | 0.1 | normal 0.1 | Glorot uniform, biases 0 |
+| ``peer2022_wider`` | normal 2 | 0.1 | normal 0.1 | Glorot uniform, biases 0 |
 | ``peer2022_sign`` | normal 0.5 | 0.5 | normal 0.5 | Glorot uniform, biases 0 |
 | ``mitterreiter2023``, ``gu2021`` | uniform ±1/√I, for a mean of votes ±1/√P | 0.1 | 0 | PyTorch's |
 | ``hinton2018`` | normal 1 | 0 | 0 | PyTorch's |
 | ``chen2019`` | uniform ±√(3/(J·P·D)) | 0 | 0 | uniform ±√(3/fan_in), biases 0 |
 
-``peer2022_zero_bias`` and ``peer2022_wide`` are our own, to tell two effects of peer2022's bias apart: it starts at 0.1, which
-keeps capsules from vanishing, and it tells x from −x.
+``peer2022_zero_bias``, ``peer2022_wide`` and ``peer2022_wider`` are our own, to tell two effects of peer2022's bias apart: it
+starts at 0.1, which keeps capsules from vanishing, and it tells x from −x.
 Learned couplings and priors start as their algorithm says (``routing/*.py``, ``init``).
 """
 
@@ -95,6 +96,7 @@ SCHEMES = {
     "peer2022": _peer2022(0.1, 0.1, 0.1),
     "peer2022_zero_bias": _peer2022(0.1, 0.0, 0.1),
     "peer2022_wide": _peer2022(0.2, 0.1, 0.1),
+    "peer2022_wider": _peer2022(2.0, 0.1, 0.1),
     "peer2022_sign": _peer2022(0.5, 0.5, 0.5),
     "mitterreiter2023": _SOURCES,
     "gu2021": _SOURCES,

@@ -58,7 +58,8 @@ class Estimate:
             )
             if count
         ]
-        return f"about {self.total / 60:.1f} device minutes for {len(self.seconds)} runs ({', '.join(parts)})"
+        runs = f"{len(self.seconds)} run{'' if len(self.seconds) == 1 else 's'}"
+        return f"about {self.total / 60:.1f} device minutes for {runs} ({', '.join(parts)})"
 
 
 def estimate(jobs: Sequence[Job], results: Iterable[Result], device: str, *, root: str | None = None) -> Estimate:
@@ -70,20 +71,41 @@ def estimate(jobs: Sequence[Job], results: Iterable[Result], device: str, *, roo
         device: as results name it.
         root: the data directory.
     """
-    there = [result for result in results if result.environment["device"] == device and result.device_seconds > 0]
+    there = [
+        result for result in results if _place(result.environment["device"]) == _place(device) and result.device_seconds > 0
+    ]
     own: dict[str, list[float]] = {}
+    rates: dict[str, list[float]] = {}
+    wanted = {_kind(job.plan) for job in jobs}
     for result in there:
         own.setdefault(result.fingerprint, []).append(result.device_seconds)
-    todo = [job for job in jobs if job.fingerprint not in own]
-    # only where it is needed: a network is built for every kind of run.
-    rates = [_work(Plan.of(result.plan), root) / result.device_seconds for result in there] if todo else []
-    rate = statistics.median(rates) if rates else None
-    seconds = {job.name: statistics.fmean(own[job.fingerprint]) for job in jobs if job.fingerprint in own}
-    for job in todo:
-        work = _work(job.plan, root)
-        seconds[job.name] = work / rate if rate else _START + work / (_EFFICIENCY * _peak(job.plan.train.device))
-    counts = {"known": len(jobs) - len(todo), "scaled": len(todo) if rate else 0, "rough": 0 if rate else len(todo)}
-    return Estimate({job.name: seconds[job.name] for job in jobs}, **counts)
+        plan = Plan.of(result.plan)
+        # only where it is needed: a network is built for every kind of run.
+        if _kind(plan) in wanted:
+            rates.setdefault(_kind(plan), []).append(_work(plan, root) / result.device_seconds)
+    seconds, counts = {}, {"known": 0, "scaled": 0, "rough": 0}
+    for job in jobs:
+        kind = _kind(job.plan)
+        if job.fingerprint in own:
+            counts["known"] += 1
+            seconds[job.name] = statistics.fmean(own[job.fingerprint])
+        elif kind in rates:
+            counts["scaled"] += 1
+            seconds[job.name] = _work(job.plan, root) / statistics.median(rates[kind])
+        else:
+            counts["rough"] += 1
+            seconds[job.name] = _START + _work(job.plan, root) / (_EFFICIENCY * _peak(job.plan.train.device))
+    return Estimate(seconds, **counts)
+
+
+def _kind(plan: Plan) -> str:
+    """Tell which runs reach about the same rate: a tiny net's says nothing of a large one's, nor EM's of agreement's."""
+    return f"{plan.model}, {plan.model_options.get('routing')}, {plan.model_options.get('channels')}"
+
+
+def _place(device: str) -> str:
+    """Return a device without the number of threads, which is what is left to a run and not what there is."""
+    return device.partition(",")[0]
 
 
 def _work(plan: Plan, root: str | None) -> float:
@@ -130,4 +152,8 @@ def _peak(where: str) -> float:
         # reading a value waits for the device.
         float((a @ a)[0, 0])
         best = min(best, time.perf_counter() - start)
+    del a
+    if device.type == "cuda":
+        # the runs are in other processes.
+        torch.cuda.empty_cache()
     return 2 * n**3 / best

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from capsella.errors import RunError
 from capsella.papers.measuring import Afterwards, measure
 from capsella.papers.recipe import Job
 from capsella.papers.results import Result, from_json, result_of, to_json
+from capsella.papers.shares import Shares
 from capsella.train.children import LOOK, interrupts_held_back, leave_the_terminal, standing
 from capsella.train.compare import finished_run
 from capsella.train.plan import Plan
@@ -111,14 +112,19 @@ def finish(job: Job, folder: Path, root: str | None, device_seconds: float | Non
 
 def here(jobs: Sequence[Job], place: Place) -> Iterator[Done]:
     """Carry jobs out one after the other in this process."""
+    shares = Shares()
     for job in jobs:
         if not place.admit(job):
             continue
         start = time.monotonic()
         place.watch([_standing(job, place)])
         try:
-            finished_run(place.folder(job), job.plan, _loaded(job.plan, place.root), progress=False)
-            done = Done(job, finish(job, place.folder(job), place.root, time.monotonic() - start))
+            try:
+                finished_run(place.folder(job), job.plan, _loaded(job.plan, place.root), progress=False)
+            finally:
+                shares.add(place.folder(job), time.monotonic() - start)
+                shares.keep(place.folder(job))
+            done = Done(job, finish(job, place.folder(job), place.root, shares.of(place.folder(job))))
         except Interrupted:
             raise
         # whatever it is, the others go on.
@@ -147,25 +153,6 @@ def _loaded(plan: Plan, root: str | None) -> dict[str, ImageData | None]:
 _KEPT: dict[tuple[Any, ...], dict[str, ImageData | None]] = {}
 
 
-@dataclass
-class Shares:
-    """Divides the device's time among the runs that go on at once.
-
-    Attributes:
-        seconds: of each run's folder.
-    """
-
-    seconds: dict[Path, float] = field(default_factory=dict)
-    _last: float | None = None
-
-    def __call__(self, folders: Sequence[Path], now: float) -> None:
-        """Note which runs are under way."""
-        if self._last is not None and folders:
-            for folder in folders:
-                self.seconds[folder] = self.seconds.get(folder, 0.0) + (now - self._last) / len(folders)
-        self._last = now
-
-
 def in_workers(jobs: Sequence[Job], place: Place) -> Iterator[Done]:
     """Carry short jobs out in as many processes as there are cores, of one thread each, that stay for all of them.
 
@@ -189,7 +176,7 @@ def in_workers(jobs: Sequence[Job], place: Place) -> Iterator[Done]:
                 job = running.pop(future)
                 try:
                     result = from_json(future.result(), where=job.name)
-                    done = Done(job, dataclasses.replace(result, device_seconds=round(shares.seconds[place.folder(job)], 2)))
+                    done = Done(job, dataclasses.replace(result, device_seconds=round(shares.of(place.folder(job)), 2)))
                 except BrokenProcessPool as error:
                     raise RunError("a worker was killed; the same again goes on with what is left") from error
                 except Exception as error:
@@ -255,7 +242,7 @@ def in_processes(jobs: Sequence[Job], place: Place) -> Iterator[Done]:
             yield Done(job, None, outcome.problem, outcome.details)
             continue
         try:
-            done = Done(job, finish(job, outcome.folder, place.root, shares.seconds.get(outcome.folder)))
+            done = Done(job, finish(job, outcome.folder, place.root, shares.of(outcome.folder) or None))
         except Exception as error:
             done = _failed(job, error)
         yield done

@@ -107,6 +107,7 @@ class Paper:
         remarks: what to know of a printed number that we do not meet or do not run, by the target's key.
         says: what a reader of its page should know first, a paragraph each.
         beyond: heading of the claims that are questions of our own.
+        answer: what these come to, in a sentence or two, from the evidence; empty where that does not say.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Paper:
     remarks: Mapping[str, str] = field(default_factory=dict)
     says: tuple[str, ...] = ()
     beyond: str = "Beyond the paper"
+    answer: Callable[[Evidence], str] = lambda evidence: ""
 
     @property
     def targets(self) -> dict[str, Target]:
@@ -229,12 +231,16 @@ def jobs_of(
 
 def current(paper: Paper, store: Store, *, quick: bool = False) -> list[Result]:
     """Return the results of the recipes as they are, of any seed; those of older versions are left out."""
-    jobs = {recipe.key: recipe.job(0, quick=quick) for recipe in paper.recipes if recipe.quick is not None or not quick}
-    return [
-        result
-        for result in store.all(f"{paper.name}/")
-        if result.recipe in jobs and result.quick == quick and result.fingerprint == jobs[result.recipe].fingerprint
-    ]
+    return [result for result in store.all(f"{paper.name}/") if result.quick == quick and is_current(result)]
+
+
+def is_current(result: Result) -> bool:
+    """Tell whether a result is of its recipe as it is now, with the arithmetic as it is now."""
+    known = {recipe.key: recipe for recipe in get_paper(result.recipe.split("/")[0]).recipes}
+    recipe = known.get(result.recipe)
+    if recipe is None or (result.quick and recipe.quick is None):
+        return False
+    return result.fingerprint == recipe.job(0, quick=result.quick).fingerprint
 
 
 def recorded(jobs: Sequence[Job], store: Store) -> dict[str, Result]:

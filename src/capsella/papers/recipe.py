@@ -79,12 +79,22 @@ class Job:
     @property
     def name(self) -> str:
         """Recipe and seed, as a path."""
-        return f"{self.recipe.key}/seed-{self.seed}"
+        return run_name(self.recipe.key, self.seed, quick=self.quick)
 
     @property
     def fingerprint(self) -> str:
         """What tells whether a result is one of this run; see ``fingerprint``."""
         return fingerprint(self.plan, self.recipe.measures)
+
+
+def run_name(recipe: str, seed: int, *, quick: bool) -> str:
+    """Return the name of a run; the short version of one has another, so that neither takes the other's place.
+
+    Example:
+        >>> run_name("a/b/c", 3, quick=False), run_name("a/b/c", 3, quick=True)
+        ('a/b/c/seed-3', 'a/b/c/quick-seed-3')
+    """
+    return f"{recipe}/{'quick-' if quick else ''}seed-{seed}"
 
 
 def fingerprint(plan: Plan, measures: tuple[str, ...] = (), *, numerics: int = __numerics__) -> str:

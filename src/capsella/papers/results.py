@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from capsella.errors import DataError
+from capsella.papers.recipe import run_name
 
 FORMAT = 1
 _CURVE = ("step", "loss", "accuracy")
@@ -62,7 +63,7 @@ class Result:
     @property
     def name(self) -> str:
         """Recipe and seed, as a path."""
-        return f"{self.recipe}/seed-{self.seed}"
+        return run_name(self.recipe, self.seed, quick=self.quick)
 
     @property
     def numerics(self) -> int:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from capsella import __numerics__
+from capsella.errors import DataError
 from capsella.papers.executors import Done, Executor, Place
 from capsella.papers.paper import recorded
 from capsella.papers.recipe import Job
 from capsella.papers.store import Store
 from capsella.train.folder import RunFolder
+from capsella.train.plan import Plan
 from capsella.train.together import Standing
 
+_log = logging.getLogger(__name__)
+
+# seconds for which a run of a call that was killed is waited for.
+_REST = 90.0
 # a run is only begun where so many times as long as it should take is left.
 _MARGIN = 1.1
 
@@ -83,6 +91,8 @@ def reproduce(
             if job.name in done and not keep:
                 _clear(place, job)
         todo = [job for job in jobs if job.name not in done]
+        for job in todo:
+            _make_way(place.folder(job), job)
 
         def watch(standings: Sequence[Standing]) -> None:
             place.watch(standings)
@@ -114,6 +124,34 @@ def _held(work: Path) -> Iterator[None]:
     """Keep a second call from the same runs, from its first moment to its last."""
     with RunFolder(work).held():
         yield
+
+
+def _make_way(folder: Path, job: Job) -> None:
+    """Let a run of an earlier call come to rest, and take it away if it is not the same run: it cannot be gone on with."""
+    place = RunFolder(folder)
+    if not folder.is_dir():
+        return
+    # a process whose parent was killed has its step and its checkpoint to finish.
+    end = time.monotonic() + _REST
+    while True:
+        try:
+            with place.held():
+                break
+        except ValueError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+    if place.holds_a_run and not _is_same(place, job):
+        _log.warning("%s was begun with other settings, or another version of the arithmetic; it begins anew", job.name)
+        shutil.rmtree(folder)
+
+
+def _is_same(place: RunFolder, job: Job) -> bool:
+    try:
+        config = place.read_config()
+        return Plan.of(config["plan"]) == job.plan and config["environment"]["numerics"] == __numerics__
+    except (DataError, ValueError, TypeError, KeyError):
+        return False
 
 
 def _clear(place: Place, job: Job) -> None:

@@ -7,7 +7,7 @@ import io
 import os
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -28,8 +28,8 @@ class Imported:
 
     Attributes:
         new: were not here.
-        replaced: took the place of ones of an older numerics version, or of another version of the recipe.
-        kept: are here already, as good or better.
+        replaced: took the place of ones of another version of the recipe, or of the arithmetic.
+        kept: are here already.
     """
 
     new: tuple[str, ...]
@@ -68,7 +68,7 @@ class Store:
 
     def all(self, prefix: str = "") -> Iterator[Result]:
         """Yield all results, or those whose name begins with ``prefix``, in the order of their names."""
-        for path in sorted(self.folder.glob("*/*/*/seed-*.json")):
+        for path in sorted(self.folder.glob("*/*/*/*seed-*.json")):
             name = path.relative_to(self.folder).with_suffix("").as_posix()
             if name.startswith(prefix):
                 found = self.read(name)
@@ -88,15 +88,23 @@ class Store:
         The archive is whole at any moment, and the same results give the same bytes.
         """
         results = list(self.all(prefix))
-        with whole_or_nothing(Path(file)) as target:
-            _pack(results, target)
+        try:
+            with whole_or_nothing(Path(file)) as target:
+                _pack(results, target)
+        except OSError as error:
+            reason = error.strerror or error
+            raise ValueError(
+                f"export={str(file)!r} cannot be written ({reason}); expected a file in a folder of yours"
+            ) from error
         return len(results)
 
-    def take(self, file: str | os.PathLike[str]) -> Imported:
+    def take(self, file: str | os.PathLike[str], is_current: Callable[[Result], bool]) -> Imported:
         """Take in the results of an archive; nothing is written unless all of it can be read.
 
-        A result that is here stays, unless the archive has one of a newer numerics version, or, of the same version, of another
-        recipe under its name: what was packed is what somebody means to bring.
+        Args:
+            file: what ``export`` wrote.
+            is_current: whether a result is of its recipe as it is; one that is takes the place of one that is not, and of no
+                other.
         """
         lists: dict[str, list[str]] = {"new": [], "replaced": [], "kept": []}
         writing = []
@@ -104,9 +112,7 @@ class Store:
             here = self.read(result.name)
             if here is None:
                 kind = "new"
-            elif here.numerics < result.numerics or (
-                here.numerics == result.numerics and here.fingerprint != result.fingerprint
-            ):
+            elif is_current(result) and not is_current(here):
                 kind = "replaced"
             else:
                 kind = "kept"

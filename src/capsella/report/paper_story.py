@@ -63,6 +63,7 @@ class Story:
         says: what the paper's recipes tell a reader first.
         claims: of the paper.
         beyond: heading of ``own``.
+        answer: what these come to; may be empty.
         own: questions of our own.
         parts: the tables.
         numbers: all printed results.
@@ -80,6 +81,7 @@ class Story:
     says: tuple[str, ...]
     claims: tuple[Answer, ...]
     beyond: str
+    answer: str
     own: tuple[Answer, ...]
     parts: tuple[Part, ...]
     numbers: Sheet
@@ -122,6 +124,7 @@ def tell(paper: Paper, results: Sequence[Result], *, quick: bool = False) -> Sto
         says=paper.says,
         claims=tuple(_answer(claim, found) for claim, found in findings if claim.source != OURS),
         beyond=paper.beyond,
+        answer=paper.answer(evidence),
         own=tuple(_answer(claim, found) for claim, found in findings if claim.source == OURS),
         parts=tuple(table_part(known, table) for table in paper.tables),
         numbers=printed_sheet(known, numbers, "Printed results"),

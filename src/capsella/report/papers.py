@@ -153,7 +153,7 @@ def _markdown(story: Story, by_part: Mapping[str, Sequence[Picture]], further: S
     if story.claims:
         parts += ["## What the paper claims", _claims(story.claims, with_source=True)]
     if story.own:
-        parts += [f"## {_text(story.beyond)}", _claims(story.own)]
+        parts += [f"## {_text(story.beyond)}", *([_block(story.answer)] if story.answer else []), _claims(story.own)]
     for part in story.parts:
         parts += [f"## {_text(part.title)}", _block(part.caption), _table(part.sheet)]
         parts += [_block(note) for note in part.notes]

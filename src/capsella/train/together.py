@@ -158,7 +158,7 @@ def _run(
                     if admit is not None and not admit(waiting[0][1]):
                         waiting.popleft()
                         continue
-                    children.start(_alike(waiting, number if program else 1))
+                    children.start(_alike(waiting, number if program else 1, admit))
                 for outcome in children.ended(LOOK):
                     # a signal reaches a group of processes: one that died of it has not failed.
                     if outcome.problem and _is_made(wish):
@@ -180,12 +180,19 @@ def _run(
             raise Interrupted(says, wish.received)
 
 
-def _alike(waiting: deque[tuple[Plan, Path]], most: int) -> list[tuple[Plan, Path]]:
+def _alike(
+    waiting: deque[tuple[Plan, Path]], most: int, admit: Callable[[Path], bool] | None = None
+) -> list[tuple[Plan, Path]]:
     """Take the first that waits, and those that can be in one program with it: switches of torch's are a program's."""
-    kinds = [(plan.train.device, plan.train.precision, plan.train.fast) for plan, _ in waiting]
-    chosen = [job for job, kind in zip(waiting, kinds, strict=True) if kind == kinds[0]][:most]
-    for job in chosen:
-        waiting.remove(job)
+
+    def kind(plan: Plan) -> tuple[str, str, bool]:
+        return plan.train.device, plan.train.precision, plan.train.fast
+
+    chosen = [waiting.popleft()]
+    for job in list(waiting):
+        if len(chosen) < most and kind(job[0]) == kind(chosen[0][0]):
+            waiting.remove(job)
+            chosen += [job] if admit is None or admit(job[1]) else []
     return chosen
 
 

@@ -10,6 +10,8 @@ CONTROLS: dict[str, tuple[str, dict[str, Any]]] = {
     "zero-bias": ("bias that starts at 0", {"bias": True, "init": "peer2022_zero_bias"}),
     "last-bias": ("bias on the last layer alone", {"bias": "last"}),
     "wide": ("no bias, weights twice as large", {"bias": False, "init": "peer2022_wide"}),
+    # from where on lengths do not vanish at the start.
+    "wider": ("no bias, weights twenty times as large", {"bias": False, "init": "peer2022_wider"}),
     "lengths": ("no bias, length-preserving start", {"bias": False, "init": "length_preserving"}),
     "lengths-bias": ("bias, length-preserving start", {"bias": True, "init": "length_preserving"}),
 }

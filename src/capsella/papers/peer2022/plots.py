@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import statistics
 from collections.abc import Sequence
 
@@ -68,8 +69,11 @@ def _lengths(evidence: Evidence, *, part: str) -> list[Line]:
         row = control(name, max(CONTROL_DEPTHS))
         if evidence.has(row):
             found = dig(evidence.results(row)[0].measured, "peer2022.inside", "start", part)
-            if found and all(value > 0 for value in found):
-                lines.append(Line(label, tuple(float(k) for k in range(1, len(found) + 1)), tuple(found)))
+            # a logarithmic axis has no zero: where lengths have vanished the line ends.
+            alive = list(itertools.takewhile(lambda value: value > 0, found or []))
+            ends = f" (0 from layer {len(alive) + 1} on)" if found and len(alive) < len(found) else ""
+            if alive:
+                lines.append(Line(label + ends, tuple(float(k) for k in range(1, len(alive) + 1)), tuple(alive)))
     return lines
 
 
