@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 from collections.abc import Callable, Mapping
@@ -48,8 +49,10 @@ def measure(folder: Path, names: tuple[str, ...], root: str | None) -> dict[str,
         plan = Plan.of(run.config["plan"])
         splits = plan.load(root)
         device = torch.device(accelerator(plan.train.device))
-        # a network that is built draws weights, and other runs may go on in this process; the reference needs nothing compiled.
-        with torch.random.fork_rng(), routing.prefer("reference"), moved_to(run.model, device):
+        # a network that is built draws weights, and other runs may go on in this process; on a GPU kernels of another precision
+        # than the training's would have to be compiled for a few batches.
+        plainly = routing.prefer("reference") if device.type == "cuda" else contextlib.nullcontext()
+        with torch.random.fork_rng(), plainly, moved_to(run.model, device):
             found |= {name: as_json(dict(measure_by_name(name)(run, splits, device))) for name in missing}
         write_json(path, found)
     return found

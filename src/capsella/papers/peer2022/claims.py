@@ -288,9 +288,11 @@ def _fault(evidence: Evidence) -> tuple[bool | None, str]:
             gains += [clean - faulty for faulty, clean in pairs if faulty >= _bound(evidence)]
     if not gains:
         return None, "no net trains"
-    return statistics.fmean(
-        gains
-    ) > _COSTS, f"gained without it: {_span([100 * gain for gain in gains], '.1f')} points, {len(gains)} runs"
+    mean, span = statistics.fmean(gains), _span([100 * gain for gain in gains], "+.1f").replace("-", "−")
+    return (
+        mean > _COSTS,
+        f"points gained without it by nets that train: {100 * mean:.1f} in the mean, {span} in {len(gains)} runs",
+    )
 
 
 def answer(evidence: Evidence) -> str:
