@@ -46,6 +46,7 @@ _FAINT: dict[str, Any] = {
     "clip_on": False,
     "label": "_",
 }
+_MARKS = "osD"
 _DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (7, 1.6, 1.2, 1.6)))
 _STYLE: dict[str, Any] = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), _INK),
@@ -120,7 +121,8 @@ def curves(
             k += not one.is_faint
             colour = PALETTE[max(0, k) % len(PALETTE)]
             x, y = array(one.x, "n", name="x"), array(one.y, "n", name="y", n=len(one.x))
-            marker = "o" if len(x) == 1 or is_counted else ""
+            # where colours come round, the marks tell lines apart.
+            marker = _MARKS[k // len(PALETTE) % len(_MARKS)] if len(x) == 1 or is_counted else ""
             if one.is_faint:
                 axes.plot(x, y, color=colour, marker=marker, **_FAINT)
             else:
