@@ -321,3 +321,12 @@ def test_measuring_leaves_no_trace_in_the_random_numbers(tmp_path: Path) -> None
     torch.manual_seed(3)
     measure(tmp_path / "run", ("peer2022.inside",), None)
     assert torch.equal(torch.rand(4), expected)
+
+
+def test_a_net_whose_lengths_vanish_is_drawn_as_far_as_they_go() -> None:
+    (plot,) = [plot for plot in PAPER.plots if plot.key == "controls-lengths"]
+    key = "peer2022/controls/no-bias-depth10"
+    (line,) = plot.lines(Evidence([result(key, measured=inside(lengths=[0.5, 1e-9, 0.0, 0.0]))]))
+    assert (line.x, line.y) == ((1.0, 2.0), (0.5, 1e-9))
+    assert line.label.endswith(" (0 in 2 of 4)")
+    assert plot.lines(Evidence([result(key, measured=inside(lengths=[0.0]))])) == []

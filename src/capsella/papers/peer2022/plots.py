@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import statistics
 from collections.abc import Sequence
 
@@ -69,11 +68,12 @@ def _lengths(evidence: Evidence, *, part: str) -> list[Line]:
         row = control(name, max(CONTROL_DEPTHS))
         if evidence.has(row):
             found = dig(evidence.results(row)[0].measured, "peer2022.inside", "start", part)
-            # a logarithmic axis has no zero: where lengths have vanished the line ends.
-            alive = list(itertools.takewhile(lambda value: value > 0, found or []))
-            ends = f" (0 from layer {len(alive) + 1} on)" if found and len(alive) < len(found) else ""
+            # a logarithmic axis has no zero, which is what lengths and gradients vanish to.
+            alive = [(float(number), value) for number, value in enumerate(found or [], 1) if value > 0]
+            zeros = f" (0 in {len(found) - len(alive)} of {len(found)})" if found and len(alive) < len(found) else ""
             if alive:
-                lines.append(Line(label + ends, tuple(float(k) for k in range(1, len(alive) + 1)), tuple(alive)))
+                places, values = zip(*alive, strict=True)
+                lines.append(Line(label + zeros, places, values))
     return lines
 
 
@@ -118,7 +118,7 @@ PLOTS = (
     ),
     Plot(
         "controls-lengths",
-        "Mean length of the capsules of nets with 10 layers before training",
+        "Mean length of the capsules of nets with 10 layers before training, where it is not 0",
         "layer",
         "mean length",
         functools.partial(_lengths, part="lengths"),
@@ -127,7 +127,7 @@ PLOTS = (
     ),
     Plot(
         "controls-gradients",
-        "Gradient of the weights between layers of nets with 10 layers before training",
+        "Gradient of the weights between layers of nets with 10 layers before training, where it is not 0; some have none",
         "routing layer",
         "gradient",
         functools.partial(_lengths, part="gradients"),
