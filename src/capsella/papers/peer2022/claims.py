@@ -7,13 +7,10 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from capsella.papers.peer2022.controls import CONTROL_DEPTHS, CONTROLS, control
-from capsella.papers.readings import dig, final
-from capsella.papers.verdicts import FAILS, HOLDS, UNDECIDED, Claim, Evidence, Fact
-
-TRAINS, BEGINS = 0.5, 0.25
-"""A net of ten classes trains if it is right on half of the test images: the printed numbers lie above 74 or below 16 %. Short
-versions have trained if they are right on a quarter: there is no time for more."""
+from capsella.papers.peer2022.bias import BIAS_CLAIMS
+from capsella.papers.peer2022.deciding import DATA, bound, key_of, keys_of, measured, span_of, trained
+from capsella.papers.readings import dig
+from capsella.papers.verdicts import Claim, Evidence, Fact
 
 # of the sign: far from guessing, which nothing without a bias can leave but by rounding.
 _GUESSES, _KNOWS = 0.55, 0.95
@@ -28,46 +25,15 @@ _COSTS = 0.01
 _CANCELLED = 0.1
 # of the pairs of images, from where on inputs and their negatives can be said to occur.
 _OCCUR = 0.01
-_DATA = ("mnist", "fashion")
-
-
-def _row(table: str, data: str, bias: bool, depth: int) -> str:
-    return f"peer2022/{table}/{data}-{'bias' if bias else 'no-bias'}-depth{depth}"
-
-
-def _rows(table: str, bias: bool, depths: Sequence[int], data: Sequence[str] = _DATA) -> tuple[str, ...]:
-    return tuple(_row(table, each, bias, depth) for each in data for depth in depths)
-
-
-def _trained(evidence: Evidence, recipes: Sequence[str]) -> tuple[int, int]:
-    """Return how many runs trained, of how many."""
-    values = [final(result) for recipe in recipes for result in evidence.results(recipe)]
-    # a run whose loss was not finite in the end has not trained, whatever it knew before.
-    return sum(value is not None and value >= _bound(evidence) for value in values), len(values)
-
-
-def _bound(evidence: Evidence) -> float:
-    return BEGINS if evidence.is_quick else TRAINS
-
-
-def _span(values: Sequence[float], form: str = ".2%") -> str:
-    """Write the lowest and the highest of some values, once where they are the same.
-
-    Example:
-        >>> _span([0.5, 0.75]), _span([0.5])
-        ('50.00% to 75.00%', '50.00%')
-    """
-    low, high = format(min(values), form), format(max(values), form)
-    return low if low == high else f"{low} to {high}"
 
 
 def _depth_claim(table: str, fails: Sequence[int], trains: Sequence[int]) -> Claim:
     """Without a bias, nets of some depths do not train, and with one they do."""
-    without, bias = _rows(table, False, fails), _rows(table, True, trains)
+    without, bias = keys_of(table, False, fails), keys_of(table, True, trains)
     name = "agreement" if table == "table2" else "EM"
 
     def decide(evidence: Evidence) -> tuple[bool | None, str]:
-        (bad, of_bad), (good, of_good) = _trained(evidence, without), _trained(evidence, bias)
+        (bad, of_bad), (good, of_good) = trained(evidence, without), trained(evidence, bias)
         says = f"trained: {bad} of {of_bad} runs without a bias at these depths, {good} of {of_good} with one at any depth"
         return (bad == 0 and good == of_good), says
 
@@ -82,11 +48,11 @@ def _depth_claim(table: str, fails: Sequence[int], trains: Sequence[int]) -> Cla
 
 
 def _shallow_claim(table: str, depths: Sequence[int]) -> Claim:
-    rows = (*_rows(table, False, depths), *_rows(table, True, depths))
+    rows = (*keys_of(table, False, depths), *keys_of(table, True, depths))
     name, last = "Agreement" if table == "table2" else "EM", depths[-1]
 
     def decide(evidence: Evidence) -> tuple[bool | None, str]:
-        good, of = _trained(evidence, rows)
+        good, of = trained(evidence, rows)
         return good == of, f"{good} of {of} runs trained"
 
     return Claim(
@@ -105,14 +71,14 @@ def _sign_claim(key: str, text: str, source: str, rows: str) -> Claim:
 
     def decide(evidence: Evidence) -> tuple[bool | None, str]:
         without, bias = (evidence.values(f"peer2022/{rows}-{each}", "training") for each in ("no-bias", "bias"))
-        says = f"signs right: {_span(without)} without a bias, {_span(bias)} with one"
+        says = f"signs right: {span_of(without)} without a bias, {span_of(bias)} with one"
         return max(without) < _GUESSES and min(bias) > _KNOWS, says
 
     return Claim(key, text, source, (f"peer2022/{rows}-no-bias", f"peer2022/{rows}-bias"), decide)
 
 
 def _starts(evidence: Evidence, bias: bool) -> dict[int, list[float]]:
-    return {depth: evidence.values(_row("table3", "mnist", bias, depth), "starts") for depth in (5, 6, 7, 8, 9)}
+    return {depth: evidence.values(key_of("table3", "mnist", bias, depth), "starts") for depth in (5, 6, 7, 8, 9)}
 
 
 def _at_once(evidence: Evidence) -> tuple[bool | None, str]:
@@ -136,7 +102,7 @@ def _later_with_depth(evidence: Evidence) -> tuple[bool | None, str]:
 
 
 def _never(evidence: Evidence) -> tuple[bool | None, str]:
-    deep = [value for depth in (8, 9) for value in evidence.values(_row("table3", "mnist", False, depth), "starts")]
+    deep = [value for depth in (8, 9) for value in evidence.values(key_of("table3", "mnist", False, depth), "starts")]
     return all(map(math.isinf, deep)), f"{sum(map(math.isinf, deep))} of {len(deep)} runs of 8 and 9 layers never start"
 
 
@@ -149,7 +115,7 @@ def _faster(evidence: Evidence) -> tuple[bool | None, str]:
     early = {}
     for bias in (False, True):
         found = []
-        for result in evidence.results(_row("table3", "mnist", bias, 5)):
+        for result in evidence.results(key_of("table3", "mnist", bias, 5)):
             pairs = zip(result.curve["step"], result.curve["accuracy"], strict=True)
             found.append(statistics.fmean([accuracy for step, accuracy in pairs if step <= 2000] or [0.0]))
         early[bias] = found
@@ -166,22 +132,17 @@ def _faster(evidence: Evidence) -> tuple[bool | None, str]:
 def _relu(evidence: Evidence) -> tuple[bool | None, str]:
     linear = [v for r in ("rba", "em") for v in evidence.values(f"peer2022/relu/linear-{r}", "training")]
     relu = [v for r in ("rba", "em") for v in evidence.values(f"peer2022/relu/relu-{r}", "training")]
-    says = f"signs right, no bias: {_span(relu)} with a ReLU before the capsules, {_span(linear)} without"
+    says = f"signs right, no bias: {span_of(relu)} with a ReLU before the capsules, {span_of(linear)} without"
     return min(relu) > _KNOWS and max(linear) < _GUESSES, says
 
 
 def _no_negatives(evidence: Evidence) -> tuple[bool | None, str]:
-    rows = [_row("table2", data, False, 2) for data in _DATA]
-    shares = [_measured(result, "negative_share") for row in rows for result in evidence.results(row)]
+    rows = [key_of("table2", data, False, 2) for data in DATA]
+    shares = [measured(result, "negative_share") for row in rows for result in evidence.results(row)]
     known = [share for share in shares if share is not None]
     if not known:
         return None, "nothing was measured"
     return max(known) == 0, f"up to {max(known):.0%} of the values of the trained nets' primary capsules are negative"
-
-
-def _measured(result: object, *keys: str | int, when: str = "end") -> float | None:
-    found = dig(getattr(result, "measured", None), "peer2022.inside", when, *keys)
-    return None if found is None else float(found)
 
 
 def _cancel(evidence: Evidence) -> tuple[bool | None, str]:
@@ -190,7 +151,7 @@ def _cancel(evidence: Evidence) -> tuple[bool | None, str]:
     for bias in ("no-bias", "bias"):
         rows = [f"peer2022/table1/{routing}-{bias}" for routing in ("rba", "em")]
         for when in ("start", "end"):
-            found = [_measured(result, "cancelling", "left", when=when) for row in rows for result in evidence.results(row)]
+            found = [measured(result, "cancelling", "left", when=when) for row in rows for result in evidence.results(row)]
             known = [value for value in found if value is not None]
             if not known:
                 return None, "no gradients were left to compare"
@@ -206,7 +167,7 @@ def _cancel(evidence: Evidence) -> tuple[bool | None, str]:
 
 def _opposites(evidence: Evidence) -> tuple[bool | None, str]:
     """Do inputs and their negatives meet in deep nets, before any training and after?"""
-    rows = _rows("table2", False, (4, 5), ("mnist",)) + _rows("table3", False, (8, 9), ("mnist",))
+    rows = keys_of("table2", False, (4, 5), ("mnist",)) + keys_of("table3", False, (8, 9), ("mnist",))
     shares, lowest = [], []
     for row in rows:
         for result in evidence.results(row):
@@ -223,96 +184,20 @@ def _opposites(evidence: Evidence) -> tuple[bool | None, str]:
     return max(shares) >= _OCCUR, says
 
 
-def _means(evidence: Evidence, name: str) -> list[float]:
-    return [evidence.mean(control(name, depth)) for depth in CONTROL_DEPTHS]
-
-
-def _control_rows(*names: str) -> tuple[str, ...]:
-    return tuple(control(name, depth) for name in names for depth in CONTROL_DEPTHS)
-
-
-def _lengths_do(evidence: Evidence) -> tuple[bool | None, str]:
-    """Without a bias every net is blind for signs; where one trains all the same, blindness was not the obstacle."""
-    good, of = _trained(evidence, _control_rows("lengths"))
-    bad, of_bad = _trained(evidence, _control_rows("no-bias"))
-    gaps = [_measured(r, "negation_gap") for row in _control_rows("lengths") for r in evidence.results(row)]
-    known = [gap for gap in gaps if gap is not None]
-    blind = f"; they cannot tell x from −x (scores differ by at most {max(known):.1g})" if known else ""
-    says = (
-        f"no bias, depths 4, 5 and 10: {good} of {of} runs train from a length-preserving start, "
-        f"{bad} of {of_bad} as published{blind}"
-    )
-    return good == of and bad < of_bad, says
-
-
-def _zero_bias(evidence: Evidence) -> tuple[bool | None, str]:
-    good, of = _trained(evidence, _control_rows("zero-bias"))
-    return good == of, f"{good} of {of} runs train at depths 4, 5 and 10 ({_shares(_means(evidence, 'zero-bias'))})"
-
-
-def _last_bias(evidence: Evidence) -> tuple[bool | None, str]:
-    good, of = _trained(evidence, _control_rows("last-bias"))
-    return good == of, f"{good} of {of} runs train at depths 4, 5 and 10 ({_shares(_means(evidence, 'last-bias'))})"
-
-
-def _vanish(evidence: Evidence) -> tuple[bool | None, str]:
-    """Compare the length of the last hidden layer's capsules at the start with whether a net trains, over all controls."""
-    pairs = []
-    for row in _control_rows(*CONTROLS):
-        for result in evidence.results(row):
-            accuracy, length = final(result), _measured(result, "lengths", -2, when="start")
-            if length is not None:
-                pairs.append((length, accuracy is not None and accuracy >= _bound(evidence)))
-    good, bad = [length for length, trained in pairs if trained], [length for length, trained in pairs if not trained]
-    if not good or not bad:
-        return None, f"{len(good)} runs trained and {len(bad)} did not: there is nothing to compare"
-    # how often a run that trains has the longer capsules: the area under the curve.
-    wins = sum((a > b) + 0.5 * (a == b) for a in good for b in bad) / (len(good) * len(bad))
-    says = (
-        f"last hidden layer at the start: mean length {min(good):.1e} or more in runs that train, {max(bad):.1e} or less in "
-        f"those that do not; of pairs of one each, {wins:.0%} have the longer capsules in the run that trains"
-    )
-    return (wins > 0.9) if wins > 0.9 or wins < 0.6 else None, says
-
-
-def _shares(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:.1%}" for value in values)
-
-
 def _fault(evidence: Evidence) -> tuple[bool | None, str]:
     """Compare each net that trains with itself, on Fashion-MNIST."""
     gains = []
     for table, depths in (("table2", (2, 3, 4, 5)), ("table3", (5, 6, 7, 8, 9))):
-        for row in _rows(table, True, depths, ("fashion",)):
+        for row in keys_of(table, True, depths, ("fashion",)):
             pairs = zip(evidence.values(row), evidence.values(row, "clean"), strict=True)
-            gains += [clean - faulty for faulty, clean in pairs if faulty >= _bound(evidence)]
+            gains += [clean - faulty for faulty, clean in pairs if faulty >= bound(evidence)]
     if not gains:
         return None, "no net trains"
-    mean, span = statistics.fmean(gains), _span([100 * gain for gain in gains], "+.1f").replace("-", "−")
+    mean, span = statistics.fmean(gains), span_of([100 * gain for gain in gains], "+.1f").replace("-", "−")
     return (
         mean > _COSTS,
         f"points gained without it by nets that train: {100 * mean:.1f} in the mean, {span} in {len(gains)} runs",
     )
-
-
-def answer(evidence: Evidence) -> str:
-    """Say what the controls come to: is it the symmetry that a bias breaks, or the vanishing length that it props up?"""
-    asked = ("lengths", "zero-bias", "last-bias")
-    found = {name: claim.find(evidence).verdict for claim in CLAIMS if (name := claim.key.split("/")[1]) in asked}
-    if found["lengths"] == HOLDS and FAILS in (found["zero-bias"], found["last-bias"]):
-        return (
-            "It is the vanishing length that a bias props up. Nets without any bias, which cannot tell x from −x, train once "
-            "their lengths are kept at the start; and a bias that can break the symmetry but props nothing up there is not "
-            "enough."
-        )
-    if found["lengths"] == FAILS and found["zero-bias"] == found["last-bias"] == HOLDS:
-        return (
-            "It is the symmetry that a bias breaks. A bias that props nothing up at the start is enough, and lengths that are "
-            "kept at the start are not."
-        )
-    if UNDECIDED in found.values():
-        return ""
-    return "Both play a part, or neither does alone: the controls below do not separate them."
 
 
 CLAIMS = (
@@ -342,14 +227,14 @@ CLAIMS = (
         "peer2022/at-once",
         f"With a bias, EM nets begin to learn at once whatever their depth (here: within {_AT_ONCE} steps).",
         "section 5.3, Figure 2",
-        _rows("table3", True, (5, 6, 7, 8, 9), ("mnist",)),
+        keys_of("table3", True, (5, 6, 7, 8, 9), ("mnist",)),
         _at_once,
     ),
     Claim(
         "peer2022/late",
         "Without a bias, EM nets need at least 1,000 steps before they begin to learn.",
         "section 5.3, Figure 2a",
-        _rows("table3", False, (5, 6, 7, 8, 9), ("mnist",)),
+        keys_of("table3", False, (5, 6, 7, 8, 9), ("mnist",)),
         _late,
         is_long=True,
     ),
@@ -357,7 +242,7 @@ CLAIMS = (
         "peer2022/later-with-depth",
         "Without a bias, learning begins the later the deeper the net is.",
         "section 5.3, Figure 2b and 2c",
-        _rows("table3", False, (5, 6, 7, 8, 9), ("mnist",)),
+        keys_of("table3", False, (5, 6, 7, 8, 9), ("mnist",)),
         _later_with_depth,
         is_long=True,
     ),
@@ -365,7 +250,7 @@ CLAIMS = (
         "peer2022/never",
         "Without a bias, EM nets of 8 and 9 layers do not begin to learn within 50 epochs.",
         "section 5.3, Figure 2d and 2e",
-        _rows("table3", False, (8, 9), ("mnist",)),
+        keys_of("table3", False, (8, 9), ("mnist",)),
         _never,
         is_long=True,
     ),
@@ -373,7 +258,7 @@ CLAIMS = (
         "peer2022/faster",
         "Training converges faster with a bias, in shallow nets too.",
         "section 5.3, Figure 2a",
-        (*_rows("table3", False, (5,), ("mnist",)), *_rows("table3", True, (5,), ("mnist",))),
+        (*keys_of("table3", False, (5,), ("mnist",)), *keys_of("table3", True, (5,), ("mnist",))),
         _faster,
     ),
     Claim(
@@ -387,7 +272,7 @@ CLAIMS = (
         "peer2022/no-negatives",
         "In shallow nets no component of the inputs to the first capsule layer is negative.",
         "section 1",
-        tuple(_row("table2", data, False, 2) for data in _DATA),
+        tuple(key_of("table2", data, False, 2) for data in DATA),
         _no_negatives,
     ),
     Claim(
@@ -401,49 +286,22 @@ CLAIMS = (
         "peer2022/opposites",
         f"In deep nets inputs and their negatives occur, of different classes (here: {_OCCUR:.0%} of the pairs in some layer).",
         "section 1, an assumption",
-        (*_rows("table2", False, (4, 5), ("mnist",)), *_rows("table3", False, (8, 9), ("mnist",))),
+        (*keys_of("table2", False, (4, 5), ("mnist",)), *keys_of("table3", False, (8, 9), ("mnist",))),
         _opposites,
-    ),
-    Claim(
-        "peer2022/lengths",
-        "Deep nets train without a bias, blind for signs as they are, if their capsules' lengths are kept at the start.",
-        "ours",
-        _control_rows("lengths", "no-bias"),
-        _lengths_do,
-    ),
-    Claim(
-        "peer2022/zero-bias",
-        "A bias that starts at 0, which can break the symmetry and props nothing up at the start, is enough.",
-        "ours",
-        _control_rows("zero-bias"),
-        _zero_bias,
-    ),
-    Claim(
-        "peer2022/last-bias",
-        "A bias on the last layer alone, which lets the net tell x from −x, is enough.",
-        "ours",
-        _control_rows("last-bias"),
-        _last_bias,
-    ),
-    Claim(
-        "peer2022/vanishing",
-        "Whether a deep net trains is told by the length of its capsules at the start.",
-        "ours",
-        _control_rows(*CONTROLS),
-        _vanish,
     ),
     Claim(
         "peer2022/fault",
         f"The fault in the authors' pipeline costs Fashion-MNIST accuracy (here: more than {_COSTS:.0%} in the mean).",
         "ours, beside Tables 2 and 3",
-        (*_rows("table2", True, (2, 3, 4, 5), ("fashion",)), *_rows("table3", True, (5, 6, 7, 8, 9), ("fashion",))),
+        (*keys_of("table2", True, (2, 3, 4, 5), ("fashion",)), *keys_of("table3", True, (5, 6, 7, 8, 9), ("fashion",))),
         _fault,
     ),
+    *BIAS_CLAIMS,
 )
 
 
 def _first_start(evidence: Evidence) -> float | None:
-    return evidence.mean(_row("table3", "mnist", False, 5), "starts")
+    return evidence.mean(key_of("table3", "mnist", False, 5), "starts")
 
 
 def _examples(evidence: Evidence) -> float | None:
@@ -452,7 +310,7 @@ def _examples(evidence: Evidence) -> float | None:
 
 
 def _batch_size(evidence: Evidence) -> float | None:
-    rows = ("peer2022/table1/rba-no-bias", _row("table2", "mnist", False, 2))
+    rows = ("peer2022/table1/rba-no-bias", key_of("table2", "mnist", False, 2))
     sizes = {dig(result.plan, "train", "batch_size") for row in rows for result in evidence.results(row)}
     return float(sizes.pop()) if len(sizes) == 1 and None not in sizes else None
 

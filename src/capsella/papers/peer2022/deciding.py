@@ -1,0 +1,54 @@
+"""What peer2022's claims are decided with: rows by name, which runs trained, spans in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from capsella.papers.readings import dig, final
+from capsella.papers.results import Result
+from capsella.papers.verdicts import Evidence
+
+TRAINS, BEGINS = 0.5, 0.25
+"""A net of ten classes trains if it is right on half of the test images: the printed numbers lie above 74 or below 16 %. Short
+versions have trained if they are right on a quarter: there is no time for more."""
+
+DATA = ("mnist", "fashion")
+
+
+def key_of(table: str, data: str, bias: bool, depth: int) -> str:
+    """Return the key of a row of Table 2 or 3."""
+    return f"peer2022/{table}/{data}-{'bias' if bias else 'no-bias'}-depth{depth}"
+
+
+def keys_of(table: str, bias: bool, depths: Sequence[int], data: Sequence[str] = DATA) -> tuple[str, ...]:
+    """Return the keys of some rows."""
+    return tuple(key_of(table, each, bias, depth) for each in data for depth in depths)
+
+
+def trained(evidence: Evidence, recipes: Sequence[str]) -> tuple[int, int]:
+    """Return how many runs trained, of how many."""
+    values = [final(result) for recipe in recipes for result in evidence.results(recipe)]
+    # a run whose loss was not finite in the end has not trained, whatever it knew before.
+    return sum(value is not None and value >= bound(evidence) for value in values), len(values)
+
+
+def bound(evidence: Evidence) -> float:
+    """Return the accuracy from which on a net has trained."""
+    return BEGINS if evidence.is_quick else TRAINS
+
+
+def span_of(values: Sequence[float], form: str = ".2%") -> str:
+    """Write the lowest and the highest of some values, once where they are the same.
+
+    Example:
+        >>> span_of([0.5, 0.75]), span_of([0.5])
+        ('50.00% to 75.00%', '50.00%')
+    """
+    low, high = format(min(values), form), format(max(values), form)
+    return low if low == high else f"{low} to {high}"
+
+
+def measured(result: Result, *keys: str | int, when: str = "end") -> float | None:
+    """Return a figure of what was seen inside a net, at the start or at the end; None where it was not measured."""
+    found = dig(result.measured, "peer2022.inside", when, *keys)
+    return None if found is None else float(found)
