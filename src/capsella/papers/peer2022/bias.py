@@ -100,7 +100,9 @@ BIAS_CLAIMS = (
 
 def answer(evidence: Evidence) -> str:
     """Say what the controls come to: is it the symmetry that a bias breaks, or the vanishing length that it props up?"""
-    found = {claim.key.split("/")[1]: claim.find(evidence).verdict for claim in BIAS_CLAIMS[:3]}
+    found = {claim.key.removeprefix("peer2022/"): claim.find(evidence).verdict for claim in BIAS_CLAIMS}
+    # which is asked beside, and does not tell the two apart.
+    del found["vanishing"]
     if found["lengths"] == HOLDS and FAILS in (found["zero-bias"], found["last-bias"]):
         return (
             "It is the vanishing length that a bias props up. Nets without any bias, which cannot tell x from −x, train once "
