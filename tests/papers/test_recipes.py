@@ -118,6 +118,19 @@ def test_peer2022_s_settings_are_the_authors() -> None:
     assert len(controls) == 24
 
 
+@pytest.mark.parametrize(("row", "usual"), [("table1/em-bias", "float32"), ("table3/mnist-bias-depth9", "bf16")])
+def test_half_precision_is_for_a_gpu_and_for_what_does_not_show_it(row: str, usual: str) -> None:
+    (each,) = select(f"peer2022/{row}").recipes
+
+    def precision(**settings: str) -> str:
+        return each.job(0, settings=settings).plan.train.precision
+
+    assert precision(device="cuda") == usual
+    assert precision(device="cpu") == precision() == "float32"
+    # whoever asks for one has it.
+    assert precision(device="cuda", precision="tf32") == precision(device="cpu", precision="tf32") == "tf32"
+
+
 OTHER: dict[str, Any] = {
     "epochs": 3,
     "steps": 7,

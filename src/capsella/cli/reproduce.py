@@ -57,7 +57,7 @@ def reproduce(
         str | None, typer.Option(help="auto, cpu or cuda (auto; cpu with --quick).", rich_help_panel=_HOW)
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="float32, tf32 or bf16 (bf16 on a GPU, else float32).", rich_help_panel=_HOW)
+        str | None, typer.Option(help="float32, tf32 or bf16 (as a recipe says; mostly bf16 on a GPU).", rich_help_panel=_HOW)
     ] = None,
     out: Annotated[
         Path | None,
@@ -143,14 +143,13 @@ def reproduce(
 
 
 def _settings(device: str | None, precision: str | None, quick: bool) -> dict[str, Any]:
-    """Return where runs are computed, and how: on a GPU in half precision and compiled, elsewhere plainly."""
+    """Return where runs are computed, and how: compiled on a GPU, elsewhere plainly; recipes know their precision."""
     from capsella.train.processes import accelerator
 
     asked = device if device is not None else "cpu" if quick else "auto"
     # checked by the plan, which says what it may be.
     kind = accelerator(asked) if asked in ("auto", "cpu", "cuda") else asked
-    on_gpu = kind == "cuda"
-    return {"device": kind, "precision": precision or ("bf16" if on_gpu else "float32"), "fast": on_gpu}
+    return {"device": kind, "fast": kind == "cuda"} | ({} if precision is None else {"precision": precision})
 
 
 def _todo(

@@ -30,6 +30,7 @@ class Recipe:
         measures: what is measured on the trained network beside its accuracy, by name.
         departures: what is done otherwise than in the paper, a sentence each.
         quick: settings of the short version on a CPU; None where there is none.
+        exact: train in float32 on a GPU too: what is read of it would show half precision.
     """
 
     key: str
@@ -40,6 +41,7 @@ class Recipe:
     measures: tuple[str, ...] = ()
     departures: tuple[str, ...] = ()
     quick: Mapping[str, Any] | None = None
+    exact: bool = False
 
     @property
     def paper(self) -> str:
@@ -52,11 +54,20 @@ class Recipe:
         Args:
             seed: of weights and samples.
             quick: the short version.
-            settings: device, precision and the like, as ``Plan.changed`` takes them.
+            settings: device, precision and the like, as ``Plan.changed`` takes them; where no precision is said, it is bf16 on
+                a GPU, unless the recipe is exact.
+
+        Example:
+            >>> recipe = Recipe("a/b/c", "", Plan("sign_capsnet", "sign"))
+            >>> [recipe.job(0, settings={"device": device}).plan.train.precision for device in ("cpu", "cuda")]
+            ['float32', 'bf16']
         """
         if quick and self.quick is None:
             raise ValueError(f"recipe={self.key!r} has no quick version")
-        changed = {**(self.quick or {} if quick else {}), **(settings or {}), "seed": seed}
+        where = dict(settings or {})
+        if where.get("device") == "cuda" and not self.exact:
+            where.setdefault("precision", "bf16")
+        changed = {**(self.quick or {} if quick else {}), **where, "seed": seed}
         return Job(self, seed, self.plan.changed(changed), quick)
 
 

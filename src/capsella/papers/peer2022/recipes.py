@@ -31,7 +31,6 @@ _SIGN_DEPARTURES = (
     "the training accuracy is that of the last epoch, 79 steps; the authors' is over the last 100 steps",
     "Adam's epsilon is PyTorch's 1e-8; Keras has 1e-7",
     _NO_EPSILON,
-    _PRECISION,
 )
 _DEEP_DEPARTURES = (
     "50 epochs, as the paper says, where the authors' script has 30; the record has every epoch",
@@ -67,6 +66,8 @@ def _sign(row: str, label: str, reads: Sequence[str] = (), *, table: str = "tabl
         measures=(_MEASURE,),
         departures=_SIGN_DEPARTURES,
         quick=_QUICK_SIGN,
+        # the sign of numbers near zero is what is asked.
+        exact=True,
     )
 
 
