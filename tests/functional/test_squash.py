@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from mpmath import mp, mpf
 from torch import Tensor
 from torch.autograd import gradcheck
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from capsella.functional import direction, length, squash
 from capsella.functional.squash import KINDS
@@ -38,6 +40,15 @@ def test_a_vector_of_length_five_by_hand(kind: str, expected_length: float) -> N
     result = squash(torch.tensor([3.0, -4.0], dtype=torch.float64), kind=kind)
     expected = torch.tensor([0.6, -0.8], dtype=torch.float64) * expected_length
     torch.testing.assert_close(result, expected, rtol=4 * EPS64, atol=0)
+
+
+@pytest.mark.parametrize(("dim", "counted"), [(-1, 2), (2, 2), (-2, 1), (0, 0)])
+def test_a_compiler_sees_the_axis_of_a_length_counted_from_the_front(dim: int, counted: int) -> None:
+    x = unit(2, 3, 1)
+    (norm,) = [node for node in make_fx(partial(length, dim=dim))(x).graph.nodes if "vector_norm" in str(node.target)]
+    # torch 2.11's compiler keeps an axis of one value that is counted from the back.
+    assert norm.args[2] == [counted]
+    assert torch.equal(length(x, dim=dim), x.square().sum(dim=dim).sqrt())
 
 
 def test_sabour_is_the_default() -> None:

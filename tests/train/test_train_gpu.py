@@ -57,6 +57,14 @@ def test_the_fast_step_gives_the_losses_of_the_plain_one(name: str) -> None:
     assert fast[-1] < fast[0]
 
 
+@pytest.mark.parametrize("routing", ["agreement", "em"])
+def test_capsules_of_one_value_take_the_fast_step(routing: str) -> None:
+    data = capsella.load_data("sign")
+    given: dict[str, Any] = {"steps": 12, "batch_size": 256, "lr": 5e-3}
+    plain, fast = (losses(a_model("sign_capsnet", routing=routing), data, fast=fast, **given) for fast in (False, True))
+    assert fast == pytest.approx(plain, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     "settings",
     [

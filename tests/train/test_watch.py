@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -293,13 +293,13 @@ def test_a_gpu_takes_the_steps_of_the_unwatched_run(fast: bool) -> None:
 def lively(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let capsules die and come back from step to step, as the weights decide."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
-    real = watch.observe
+    real = watch.observe_in
 
-    def seen(model: nn.Module, images: Tensor) -> tuple[Any, list[Seen]]:
-        output, layers = real(model, images)
+    def seen(act: Callable[[], Any], model: nn.Module, images: int) -> tuple[Any, list[Seen]]:
+        output, layers = real(act, model, images)
         return output, [replace(each, activations=_restless(each.poses)) for each in layers]
 
-    monkeypatch.setattr(watch, "observe", seen)
+    monkeypatch.setattr(watch, "observe_in", seen)
 
 
 def _restless(poses: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from einops import rearrange
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ from capsella.models import evaluating
 from capsella.nn import RoutingLayer
 from capsella.routing import Routed
 from capsella.shapes import dims
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -218,12 +220,27 @@ def observe(model: nn.Module, images: Tensor, *, adapter: Adapter | None = None,
         >>> [tuple(layer.couplings.shape) for layer in layers]
         [(2, 72, 10)]
     """
+    return observe_in(lambda: model(images), model, len(images), adapter=adapter, trace=trace)
+
+
+def observe_in(
+    act: Callable[[], T], model: nn.Module, images: int, *, adapter: Adapter | None = None, trace: bool = False
+) -> tuple[T, list[Seen]]:
+    """Do something that runs ``model`` once, in evaluation mode; return what came of it and what its capsule layers did.
+
+    Args:
+        act: such as ``gradient_norms``, for which a second run would be wasted.
+        model: as for ``observe``.
+        images: on how many it is run.
+        adapter: as for ``observe``.
+        trace: as for ``observe``.
+    """
     seen: list[Seen] = []
     with evaluating(model), (adapter or OwnLayers()).watching(model, seen, trace=trace):
-        output = model(images)
+        output = act()
     if not seen:
         raise ValueError("model has no capsule layer that ran; expected capsella's layers, or an adapter (ForeignLayers)")
-    return output, [_unfolded(each, len(images)) for each in seen]
+    return output, [_unfolded(each, images) for each in seen]
 
 
 def _parts(result: Routed) -> tuple[Tensor, Tensor, Tensor | None, tuple[Tensor, ...] | None]:

@@ -28,7 +28,8 @@ def length(x: Tensor, *, dim: int = -1) -> Tensor:
         tensor([5., 0.])
     """
     check_floating(x, name="x")
-    n: Tensor = torch.linalg.vector_norm(widen(x), dim=dim)
+    # counted from the front: compiled by torch 2.11, the norm of single values keeps an axis that is counted from the back.
+    n: Tensor = torch.linalg.vector_norm(widen(x), dim=dim % x.ndim)
     return n.to(x.dtype)
 
 

@@ -105,7 +105,7 @@ class Stepper:
         if not compiled or self._compiled is None:
             return self.measure(tensors, self.progress)
         try:
-            with self.fabric.autocast():
+            with self.fabric.autocast(), _no_advice():
                 return self._compiled(tensors, self.progress)  # type: ignore[no-any-return]
         except RuntimeError as error:
             # by name: to import the compiler takes a second, which a run without it need not spend.
@@ -251,6 +251,14 @@ def _on_waits(mode: int | str) -> None:
         # torch says that it is a prototype.
         warnings.simplefilter("ignore")
         torch.cuda.set_sync_debug_mode(mode)
+
+
+@contextlib.contextmanager
+def _no_advice() -> Iterator[None]:
+    """Let the compiler keep to itself that another precision is faster: the one that it has was asked for."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+        yield
 
 
 def _compile(measure: Measure) -> Any:

@@ -7,6 +7,7 @@ network runs as it was written, beside the compiled step and its graph.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from capsella.analysis import LayerGradients, Seen, activity, coupling_entropy, gradient_norms, observe, routing_dynamics
 from capsella.analysis.gradients import Loss
-from capsella.analysis.layers import routing_layers
+from capsella.analysis.layers import observe_in, routing_layers
 from capsella.data import Batch, ImageData
 from capsella.models import evaluating
 
@@ -116,13 +117,15 @@ def look(
         context: entered around the forward pass, for autocast.
     """
     with _undisturbed(images.device), evaluating(model):
+        reached: Sequence[LayerGradients] = ()
         with context():
-            _, seen = observe(model, images)
+            if loss is None or targets is None:
+                _, seen = observe(model, images)
+            else:
+                measure = functools.partial(gradient_norms, model, images, targets, loss=loss)
+                reached, seen = observe_in(measure, model, len(images))
         found, lives = figures_of(seen, before)
-        if loss is not None and targets is not None:
-            with context():
-                found |= gradients_of(gradient_norms(model, images, targets, loss=loss))
-        return found, lives
+        return found | (gradients_of(reached) if reached else {}), lives
 
 
 @contextlib.contextmanager
