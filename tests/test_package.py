@@ -146,8 +146,11 @@ def test_the_first_example_refuses_zero_epochs(monkeypatch: pytest.MonkeyPatch, 
     assert "--epochs=0 is too small; expected at least 1" in err
 
 
+FIVE = str(ROOT / "examples" / "examine_five_layers.py")
+
+
 def test_the_example_of_five_layers_trains_the_paper_s_net_in_five_ways() -> None:
-    plans = runpy.run_path(str(ROOT / "examples" / "examine_five_layers.py"))["plans"](60, "cpu", 0)
+    plans = runpy.run_path(FIVE)["plans"](60, "cpu", 0)
     assert {plan.model for plan in plans.values()} == {"parse_capsnet"}
     assert [plan.model_options for plan in plans.values()] == [
         {},
@@ -156,6 +159,15 @@ def test_the_example_of_five_layers_trains_the_paper_s_net_in_five_ways() -> Non
         {"init": "length_preserving"},
         {"routing": "uniform", "init": "length_preserving"},
     ]
+
+
+def test_the_page_of_five_layers_is_what_its_records_say() -> None:
+    page = ROOT / "docs" / "five_layers.md"
+    text = page.read_text(encoding="utf-8")
+    assert text == runpy.run_path(FIVE)["story"](ROOT / "results" / "five_layers", page)
+    links = re.findall(r"\]\((.*?)\)", text)
+    assert len(links) == 15
+    assert all((page.parent / link).is_file() for link in links)
 
 
 @pytest.mark.slow

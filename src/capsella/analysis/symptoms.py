@@ -62,6 +62,7 @@ _START = "a length-preserving start (init.length_preserving_)"
 _TRAINABLE = "trainable couplings (routing='trainable')"
 _FEWER = "fewer capsule layers"
 _UNIFORM = "uniform routing (routing='uniform'): cheaper, and as good where it trains"
+_CHOICES = "couplings that depend on the image (routing='agreement', routing='em'), if a parse tree is wanted"
 
 SYMPTOMS: dict[str, Kind] = {
     "broken": Kind(
@@ -161,11 +162,11 @@ def _without(symptom: Symptom, advice: str) -> Symptom:
 def _of_layer(number: int, layer: Mapping[str, Any], *, routes: bool, varied: bool) -> list[Symptom]:
     found = []
 
-    def add(key: str, figure: float, says: str, *, is_note: bool = False) -> None:
+    def add(key: str, figure: float, says: str, *, by_design: bool = False) -> None:
         symptom = SYMPTOMS[key].found(key, number, figure, f"layer {number}: {says}")
-        # what a layer has already need not be tried.
-        tries = tuple(each for each in symptom.tries if f"routing='{layer['routing']}'" not in each)
-        found.append(replace(symptom, tries=tries, is_note=is_note or symptom.is_note))
+        # what a layer has already need not be tried, nor what makes up for a fault that is none.
+        tries = (_CHOICES,) if by_design else tuple(t for t in symptom.tries if f"routing='{layer['routing']}'" not in t)
+        found.append(replace(symptom, tries=tries, is_note=by_design or symptom.is_note))
 
     if layer["cdr"] > DEAD:
         add("dead", layer["cdr"], f"{layer['cds']} of {layer['capsules']} capsules are dead")
@@ -193,15 +194,14 @@ def _of_layer(number: int, layer: Mapping[str, Any], *, routes: bool, varied: bo
 
 def _of_couplings(layer: Mapping[str, Any], add: Callable[..., None]) -> None:
     dys, live = layer["dys"], layer["live_targets"]
+    by_design = layer["routing"] in _FIXED
     if layer["entropy"] is not None and layer["entropy"] > UNIFORM:
         says = f"every capsule is coupled alike to all {layer['targets']} targets; nothing is routed"
-        by_design = layer["routing"] in _FIXED
-        add("uniform", layer["entropy"], says + (", by design" if by_design else ""), is_note=by_design)
+        add("uniform", layer["entropy"], says + (", by design" if by_design else ""), by_design=by_design)
     elif dys is not None and dys < min(STATIC, live / 2):
         # two targets and more are needed for a choice; among two, half of what perfect routing has.
-        by_design = layer["routing"] in _FIXED
         degree = "static, by design" if by_design else "static" if layer["dyr"] < 0.02 else "nearly static"
-        add("static", layer["dyr"], f"routing is {degree} ({dys:.1f} of {live} live targets)", is_note=by_design)
+        add("static", layer["dyr"], f"routing is {degree} ({dys:.2f} of {live} live targets)", by_design=by_design)
 
 
 def _kept(row: Mapping[str, Any]) -> float:
