@@ -276,6 +276,15 @@ def test_every_set_of_data_is_loaded_once_before_the_first_process(tmp_path: Pat
     assert len(Pretended.made) == 1
 
 
+def test_runs_begin_in_the_order_in_which_they_were_given_whatever_their_data(
+    tmp_path: Path, pretended: pytest.MonkeyPatch
+) -> None:
+    first, second, third = seeded(tmp_path, 0, 1, 2)
+    other = (second[0].changed({"data.augment": None}), second[1])
+    jobs = [first, other, third]
+    assert [each.folder for each in run_together(jobs, at_once=1)] == [folder for _, folder in jobs]
+
+
 def test_runs_of_several_devices_are_refused_one_by_one(tmp_path: Path) -> None:
     (outcome,) = run_together(seeded(tmp_path, 0, devices=2))
     assert outcome.problem == "devices=2 cannot run side by side with others; expected 1"

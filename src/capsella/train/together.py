@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from capsella.data import ImageData
 from capsella.errors import DataError, check_count
 from capsella.train import mps as service
 from capsella.train.children import LOOK, Children, Outcome, Standing
@@ -221,25 +222,26 @@ def _without(mps: bool | None, plans: Iterable[Plan]) -> dict[str, str]:
 
 
 def _sorted_out(todo: list[tuple[Plan, Path]], root: str | None) -> Iterator[Outcome | tuple[Plan, Path]]:
-    """Yield what is over already and what is to be run; every set of data is loaded once, so that it is there for all."""
-    groups: dict[str, list[tuple[Plan, Path]]] = {}
+    """Yield what is over already and what is to be run, in order; every set of data is loaded once, so that it is there."""
+    loaded: dict[str, dict[str, ImageData | None] | str] = {}
     for plan, folder in todo:
         key = json.dumps([plan.data, plan.data_options, plan.split, plan.validate, plan.test], default=repr, sort_keys=True)
-        groups.setdefault(key, []).append((plan, folder))
-    for group in groups.values():
-        try:
-            splits = group[0][0].load(root)
-        except (DataError, ValueError, TypeError) as error:
-            yield from (Outcome(plan, folder, problem=str(error)) for plan, folder in group)
-            continue
-        for plan, folder in group:
+        if key not in loaded:
             try:
-                _check_alone(plan)
-                place = RunFolder(folder)
-                is_over = place.holds_a_run and place.read_record() is not None
-                yield Outcome(plan, folder, finished_run(folder, plan, splits), was_there=True) if is_over else (plan, folder)
-            except (DataError, ValueError) as error:
-                yield Outcome(plan, folder, problem=str(error))
+                loaded[key] = plan.load(root)
+            except (DataError, ValueError, TypeError) as error:
+                loaded[key] = str(error)
+        splits = loaded[key]
+        if isinstance(splits, str):
+            yield Outcome(plan, folder, problem=splits)
+            continue
+        try:
+            _check_alone(plan)
+            place = RunFolder(folder)
+            is_over = place.holds_a_run and place.read_record() is not None
+            yield Outcome(plan, folder, finished_run(folder, plan, splits), was_there=True) if is_over else (plan, folder)
+        except (DataError, ValueError) as error:
+            yield Outcome(plan, folder, problem=str(error))
 
 
 def _check_alone(plan: Plan) -> None:
