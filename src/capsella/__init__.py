@@ -19,7 +19,7 @@ __numerics__ = 2
 """Raised by hand, with a CHANGELOG heading, when the same call gives other values: results of another number do not count."""
 
 if TYPE_CHECKING:
-    from capsella import analysis, data, functional, models, nn, routing, testing, train
+    from capsella import analysis, attacks, data, functional, models, nn, routing, testing, train
     from capsella.analysis import Diagnosis, diagnose
     from capsella.data import Batch, ImageData, list_data, load_data, register_data
     from capsella.errors import DataError, UnsupportedCall
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from capsella.routing import Routed, vote_and_route
     from capsella.train import Evaluation, Run, TrainConfig, evaluate, fit
 
-_MODULES = ("analysis", "data", "functional", "models", "nn", "routing", "testing", "train")
+_MODULES = ("analysis", "attacks", "data", "functional", "models", "nn", "routing", "testing", "train")
 _HOMES = {
     "Diagnosis": "analysis",
     "diagnose": "analysis",
@@ -69,6 +69,7 @@ __all__ = [
     "__numerics__",
     "__version__",
     "analysis",
+    "attacks",
     "create_model",
     "data",
     "diagnose",

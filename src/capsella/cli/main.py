@@ -8,6 +8,7 @@ import sys
 import typer
 
 from capsella import __version__
+from capsella.cli.attack import attack
 from capsella.cli.bench import bench
 from capsella.cli.compare import compare
 from capsella.cli.data import data
@@ -39,7 +40,7 @@ def options(
     """Capsule networks in PyTorch: train them, measure them, and every model of five papers by name."""
 
 
-for verb in (quickstart, train, evaluate, doctor, predict, compare, reproduce, export, info):
+for verb in (quickstart, train, evaluate, doctor, attack, predict, compare, reproduce, export, info):
     app.command()(verb)
 app.add_typer(data)
 app.add_typer(bench)
