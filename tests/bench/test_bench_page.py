@@ -132,6 +132,24 @@ def test_growth_is_drawn_with_a_line_for_each_implementation(tmp_path: Path) -> 
     assert "currentColor" not in picture
 
 
+def test_the_page_says_where_the_dispatcher_does_not_take_the_fastest(tmp_path: Path) -> None:
+    def point(name: str, size: int, median: float, chosen: bool) -> dict[str, Any]:
+        times = {"median": median, "low": 0.9 * median, "high": 1.1 * median}
+        same = {"axis": "D", "algorithm": "em", "precision": "float32", "memory": 1 << 20, "problem": ""}
+        return {**same, **times, "implementation": name, "size": size, "chosen": chosen}
+
+    readings = [point("one", 8, 1e-3, True), point("two", 8, 2e-3, False)]
+    write(tmp_path, "growth", readings, exponents=[])
+    says = "takes the fastest, or one that cannot be told from it, at 1 of 1 points.\n"
+    assert says in speed_page(read_records(tmp_path))["speed.md"]
+    # one that is a little slower cannot be told from the fastest, one that is much slower can.
+    readings += [point("one", 16, 1.1e-3, True), point("two", 16, 1e-3, False)]
+    readings += [point("one", 32, 4e-3, True), point("two", 32, 2e-3, False)]
+    write(tmp_path, "growth", readings, exponents=[])
+    says = "at 2 of 3 points; not at em, D = 32 (one 4 ms and two 2 ms).\n"
+    assert says in speed_page(read_records(tmp_path))["speed.md"]
+
+
 def test_pictures_are_the_same_for_the_same_records() -> None:
     panel = Panel("n", "ms", {"a": [(1, 2.0), (2, 3.0)]})
     assert log_log([[panel]], label="one") == log_log([[panel]], label="one")

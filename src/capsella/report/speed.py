@@ -24,6 +24,10 @@ runs at once, `capsella bench together` write. What is timed has passed the gate
 the [parity rule](decisions/0003-parity-rule.md), the first losses of a fast step against those of a plain one. Times are
 medians with the lowest and the highest reading. A floor is the least time that the bytes which must be read and written take at
 the bandwidth of a large copy, or the operations at the rate of a large matrix product, whichever is more.
+
+*mixed* is what a fast step calls: poses in bf16 and weights in float32. *× faster* is the time of the reference as it is called
+from Python over that of f + b; on a GPU the latter is without launches (a CUDA graph). Where launches are what the reference
+waits for, bars also say how many times its kernels alone take, and both as they are called.
 """
 
 
@@ -243,6 +247,7 @@ def _growth(device: str, record: Record) -> tuple[str, dict[str, str]]:
     heads = ["algorithm", "precision", "implementation", *(f"{axis}: time / memory" for axis in axes)]
     parts.append(_table(heads, rows, right=range(3, 3 + len(axes))))
     timed = [reading for reading in record["readings"] if not reading["problem"]]
+    parts.append(_choices(timed, "algorithm", "axis", "size"))
     for algorithm in dict.fromkeys(reading["algorithm"] for reading in timed):
         here = [reading for reading in timed if reading["algorithm"] == algorithm]
         rows_of_panels = [
@@ -254,6 +259,31 @@ def _growth(device: str, record: Record) -> tuple[str, dict[str, str]]:
         pictures[path] = log_log(rows_of_panels, label=label)
         parts.append(f"![{label}]({path})\n")
     return "\n".join(parts), pictures
+
+
+def _choices(timed: Sequence[Mapping[str, Any]], *keys: str) -> str:
+    """Say at how many points the dispatcher takes the fastest, or one that cannot be told from it, and where it does not."""
+    # a point that two axes share is timed once and stands twice.
+    points = [group for group in _grouped(timed, *keys) if any(reading.get("chosen") for reading in group)]
+    others = []
+    for group in points:
+        (taken, *_) = (reading for reading in group if reading["chosen"])
+        best = min(group, key=lambda reading: reading["median"])
+        if taken["low"] > best["high"]:
+            where = _where(taken, keys)
+            times = " and ".join(f"{each['implementation']} {_milliseconds(each['median'])} ms" for each in (taken, best))
+            others.append(f"{where} ({times})")
+    if not points:
+        return ""
+    count = f"{len(points) - len(others)} of {len(points)} points"
+    but = f"; not at {', '.join(others)}" if others else ""
+    return f"The dispatcher takes the fastest, or one that cannot be told from it, at {count}{but}.\n"
+
+
+def _where(taken: Mapping[str, Any], keys: Sequence[str]) -> str:
+    if "axis" in keys:
+        return f"{taken['algorithm']}, {taken['axis']} = {taken['size']}"
+    return ", ".join(f"{key} = {taken[key]}" for key in keys)
 
 
 def _panel(readings: Sequence[Mapping[str, Any]], axis: str, key: str, unit: str, scale: float) -> Panel:
@@ -288,6 +318,7 @@ def _attention(device: str, record: Record) -> tuple[str, dict[str, str]]:
         + _table(["mechanism", "implementation", "of", "time", "formula", "memory", "parameters"], powers, right=range(3, 7))
     )
     timed = [reading for reading in record["readings"] if not reading["problem"]]
+    text += "\n" + _choices([reading for reading in timed if reading["mechanism"] != "MHSA"], "n", "d")
     panels = []
     for along in dict.fromkeys(reading["along"] for reading in timed):
         lines: dict[str, list[tuple[float, float]]] = {}
