@@ -21,6 +21,7 @@ from capsella.analysis.layers import Adapter, ForeignLayers, OwnLayers, Seen, ob
 from capsella.analysis.moments import Moments
 from capsella.analysis.negation import NegationGap, negated, negation_gap
 from capsella.analysis.parse_tree import ParseTree, TreeStatistics, TreeStatisticsOf, parse_trees
+from capsella.analysis.records import read_record
 from capsella.analysis.swaps import RoutingMatters, RoutingSwaps, route_with, routing_matters
 from capsella.analysis.symptoms import SYMPTOMS, Symptom
 from capsella.analysis.training import over_training
@@ -76,6 +77,7 @@ __all__ = [
     "observe",
     "over_training",
     "parse_trees",
+    "read_record",
     "route_with",
     "routing_cost",
     "routing_dynamics",
