@@ -21,9 +21,12 @@ from typing import Any
 
 from rich.console import Console
 
-from capsella.analysis.doctor import in_words
+from capsella.analysis import read_record
 from capsella.analysis.symptoms import find_symptoms
+from capsella.analysis.words import in_words
+from capsella.papers.targets import read_targets
 from capsella.train import Plan, Run, TrainConfig, run_together
+from capsella.train.plan import start_of
 
 VARIANTS = {
     "agreement": {},
@@ -80,7 +83,7 @@ def story(out: Path, page: Path) -> str:
         out: the folder with records and pages.
         page: where the text will lie; its links lead from there.
     """
-    found = {name: (_read(out / name / "record.json"), _read(out / f"{name}.json")) for name in VARIANTS}
+    found = {name: _records(out, name) for name in VARIANTS}
     link = os.path.relpath(out, page.parent)
     head = ("variant", "epochs", "placed", "affine", "dead", "live targets", "uniform", "others'", "watching")
     parts = [
@@ -97,6 +100,8 @@ def story(out: Path, page: Path) -> str:
         "images with uniform couplings, and with those of other images, in the place of the net's own; *watching*: the share",
         "of `--watch` in the time.",
         "",
+        *_beside_the_paper(found["agreement"][1]),
+        "",
         "What the doctor says of each:",
     ]
     for name, (_, record) in found.items():
@@ -109,6 +114,31 @@ def story(out: Path, page: Path) -> str:
 def _read(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
+
+
+def _records(out: Path, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the record of a run and that of its diagnosis."""
+    run, record = _read(out / name / "record.json"), read_record(out / f"{name}.json")
+    # a diagnosis of before has what the net is built from, which does not say that its start needed data.
+    return run, {**record, "model": {**record["model"], "init": start_of(run["config"])}}
+
+
+def _beside_the_paper(record: dict[str, Any]) -> list[str]:
+    """Return the figures of the net as published beside those that the paper prints of ten such nets."""
+    printed = read_targets("mitterreiter2023")
+    rows = []
+    for number, layer in enumerate(record["layers"], 1):
+        dys, dead = printed.get(f"table1/layer{number}-dys"), printed[f"table2/layer{number}-cdr"]
+        ours = "–" if layer["dys"] is None else f"{layer['dys']:.2f}"
+        rows.append(f"| {number} | {ours} | {dys.printed if dys else '–'} | {layer['cdr']:.0%} | {dead.value:.0%} |")
+    return [
+        "The net as published beside the paper's Tables 1 and 2, which are means over ten such nets; dys and dead capsules of",
+        "each layer:",
+        "",
+        "| layer | dys | the paper's | dead | the paper's |",
+        "|---|---|---|---|---|",
+        *rows,
+    ]
 
 
 def _what(one: tuple[dict[str, Any], dict[str, Any]]) -> list[str]:

@@ -170,6 +170,35 @@ def test_the_page_of_five_layers_is_what_its_records_say() -> None:
     assert all((page.parent / link).is_file() for link in links)
 
 
+def test_the_page_of_five_layers_has_the_paper_s_figures_beside_its_own() -> None:
+    text = (ROOT / "docs" / "five_layers.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([1-5]) \| (\S+) \| (.*?) \| (\d+%) \| (\d+%) \|$", text, flags=re.MULTILINE)
+    assert [row[2] for row in rows] == ["4.50 ± 0.17", "1.72 ± 0.11", "1.79 ± 0.16", "3.78 ± 0.38", "–"]
+    assert [row[4] for row in rows] == ["0%", "7%", "56%", "63%", "0%"]
+    layers = json.loads((ROOT / "results" / "five_layers" / "agreement.json").read_text(encoding="utf-8"))["layers"]
+    assert [row[1] for row in rows] == [*(f"{layer['dys']:.2f}" for layer in layers[:-1]), "–"]
+    assert [row[3] for row in rows] == [f"{layer['cdr']:.0%}" for layer in layers]
+
+
+def test_the_page_of_five_layers_does_not_advise_what_was_done() -> None:
+    text = (ROOT / "docs" / "five_layers.md").read_text(encoding="utf-8")
+    parts = dict(re.findall(r"^## (.*?)\n\n```\n(.*?)```", text, flags=re.MULTILINE | re.DOTALL))
+    assert len(parts) == 5
+    for title, says in parts.items():
+        assert "length-preserving start" not in says or "length-preserving" not in title
+
+
+def test_the_page_of_five_layers_can_be_made_of_records_of_before(tmp_path: Path) -> None:
+    later = ("pictures", "training", "compactness", "views_skipped", "negation_by")
+    for path in (ROOT / "results" / "five_layers").rglob("*.json"):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        place = tmp_path / path.relative_to(ROOT / "results" / "five_layers")
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(json.dumps({key: value for key, value in found.items() if key not in later}), encoding="utf-8")
+    text = runpy.run_path(FIVE)["story"](tmp_path, tmp_path / "page.md")
+    assert text.count("capsules, 10,000 images") == 5
+
+
 @pytest.mark.slow
 def test_the_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
     def call(*command: str | Path) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import capsella
-from capsella.analysis import SYMPTOMS, Diagnosis, ForeignLayers, Seen, diagnose, seen_layer
+from capsella.analysis import SYMPTOMS, Diagnosis, ForeignLayers, Seen, diagnose, routing_dynamics, seen_layer
 from capsella.analysis.doctor import FIGURES
 from capsella.analysis.symptoms import condition, find_symptoms
 from capsella.models import Prediction
@@ -69,6 +69,77 @@ def test_a_healthy_net_is_not_called_sick() -> None:
     assert found.record["accuracy"] == 1.0
     assert found.record["routing_matters"]["uniform"] == 0.0
     assert 0.9 < found.record["layers"][0]["dyr"] <= 1
+
+
+class Pooled(Net):
+    """Reads the sums over two channels, which hardly change with the view."""
+
+    def forward(self, images: Tensor) -> Prediction:
+        sums = images.sum(dim=(2, 3)) / 29  # pixels of a disc
+        return super().forward(sums[:, None, None].expand(-1, 1, 3, 2))
+
+
+def discs(targets: Tensor) -> Tensor:
+    """Draw a disc in the middle of the channel of each image's class."""
+    place = torch.arange(17) - 8
+    disc = (place[:, None] ** 2 + place**2 <= 9).float()
+    images = torch.zeros(len(targets), 2, 17, 17)
+    images[torch.arange(len(targets)), targets] = disc
+    return images
+
+
+def test_a_healthy_net_is_not_called_sick_from_any_view_either() -> None:
+    net, _, targets = healthy()
+    with torch.no_grad():
+        # the wrong capsule is short, so that something can be lost.
+        net.layers[0].bias.fill_(0.1)
+    found = diagnose(Pooled(*net.layers), discs(targets), targets)
+    assert keys(found) == set()
+    assert found.record["views_skipped"] is None
+    for layer in found.record["layers"]:
+        assert set(layer["viewpoint"]) == {"rotation", "translation", "shear", "scale"}
+    upper = found.record["layers"][-1]["viewpoint"]
+    assert min(row["correlation"] for rows in upper.values() for row in rows if row["is_mild"]) > 0.95
+    # and that says something: by chance it would be less.
+    assert max(row["chance"] for rows in upper.values() for row in rows if row["is_mild"]) < 0.9
+
+
+def test_couplings_that_can_be_left_out_are_found() -> None:
+    net, images, targets = healthy()
+    with torch.no_grad():
+        # all three agree: whichever way they are routed, the sum is right.
+        net.layers[0].weight[:] = torch.tensor([[[10.0], [0.0]], [[0.0], [10.0]]])
+    found = diagnose(net, images, targets, views={})
+    (idle,) = [symptom for symptom in found.symptoms if symptom.key == "idle"]
+    assert idle.says == (
+        "its couplings can be left out: 100.0% right with them, 100.0% with uniform ones (100.0% with those of other images)"
+    )
+    assert (idle.figure, idle.is_note, idle.layer) == (0.0, False, None)
+    # it is said once.
+    assert found.text().count("with those of other images") == 1
+
+
+def test_what_other_couplings_do_is_said_where_they_matter_too() -> None:
+    net, images, targets = healthy()
+    found = diagnose(net, images, targets, views={})
+    assert "idle" not in {symptom.key for symptom in found.symptoms}
+    swaps = found.record["routing_matters"]
+    expected = f"couplings: 100.0% of 40 images right with its own, 0.0% with uniform ones, {swaps['other']:.1%} with those of"
+    assert expected in found.text()
+    assert "couplings:" not in diagnose(net, images, views={}).text()
+
+
+@pytest.mark.parametrize(("silent", "is_found"), [(0.0, True), (0.02, False)])
+def test_primary_capsules_that_are_always_active_are_noted(silent: float, is_found: bool) -> None:
+    images = some_images(100)
+    images = images / images.norm(dim=-1, keepdim=True)
+    # one of the six is away in some of the images.
+    images[: round(600 * silent), 0, 0] = 0
+    found = diagnose(Net(CapsuleLinear(6, 4, 5, 4)), images, views={})
+    notes = [symptom for symptom in found.symptoms if symptom.key == "always"]
+    assert len(notes) == is_found
+    assert all(note.is_note and note.layer == 1 for note in notes)
+    assert ("100% of the primary capsules are active in an image" in found.text()) == is_found
 
 
 def test_perfect_routing_has_a_rate_of_one() -> None:
@@ -154,6 +225,11 @@ def test_a_net_that_is_no_number_is_said_to_be_broken_and_nothing_else() -> None
     assert keys(found) == {("broken", None)}
     # a condition on any other figure fails, since there is none.
     assert found.summary() == {"non_finite": 1.0}
+    # JSON has no word for what its figures are.
+    record = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert record["layers"][1]["cns"] is None
+    assert record["pictures"] is None
+    assert "couplings:" not in found.text()
 
 
 def test_layers_are_examined_in_the_order_in_which_they_run_and_as_often() -> None:
@@ -198,6 +274,108 @@ def test_a_net_that_cannot_tell_x_from_its_negative_is_called_blind(bias: bool, 
     found = diagnose(Net(CapsuleLinear(6, 4, 5, 4, bias=bias)), some_images(), views={})
     assert (("blind", None) in keys(found)) is is_blind
     assert ("cannot tell x from −x" in found.text()) is is_blind
+
+
+class Headed(nn.Module):
+    """Capsules without a bias below a dense layer that reads poses, or lengths."""
+
+    def __init__(self, reads: str) -> None:
+        super().__init__()
+        self.reads, self.caps = reads, CapsuleLinear(6, 4, 5, 4, bias=False)
+        self.head = nn.Linear(20 if reads == "poses" else 5, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        routed = self.caps(images[:, 0])
+        return self.head(getattr(routed, self.reads).flatten(1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("reads", "is_blind"), [("poses", False), ("activations", True)])
+def test_blindness_is_judged_by_the_scores_of_the_network(reads: str, is_blind: bool) -> None:
+    found = diagnose(Headed(reads), some_images(), views={})
+    assert (("blind", None) in keys(found)) == is_blind
+    assert found.record["negation_by"] == "scores"
+    assert (found.record["negation_gap"] < 1e-6) == is_blind
+    # its capsules answer alike in any case.
+    assert found.record["layers"][-1]["negation_gap"] == pytest.approx(0, abs=1e-6)
+    assert ("its scores are the same" in found.text()) == is_blind
+
+
+class Other(Net):
+    """Returns something else than scores."""
+
+    def __init__(self, wrap: Any) -> None:
+        super().__init__(CapsuleLinear(6, 4, 5, 4, bias=False))
+        self.wrap = wrap
+
+    def forward(self, images: Tensor) -> Any:
+        return self.wrap(self.layers[0](images[:, 0]))
+
+
+OTHERS = {
+    "tuple": lambda routed: (routed.activations, routed.poses),
+    "dict": lambda routed: {"scores": routed.activations},
+    "Routed": lambda routed: routed,
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_network_that_returns_something_else_is_one_line_where_there_are_classes(kind: str) -> None:
+    with pytest.raises(TypeError, match=rf"^model returned a {kind}; with targets expected a Prediction or a tensor") as caught:
+        diagnose(Other(OTHERS[kind]), some_images(), torch.zeros(40).long(), views={})
+    assert "\n" not in str(caught.value)
+    assert "wrap it in a module that does, or leave targets out" in str(caught.value)
+    # without them all is well, and its last activations speak for it.
+    found = diagnose(Other(OTHERS[kind]), some_images(), views={})
+    assert found.record["negation_by"] == "activations"
+    assert "its last activations are the same" in found.text()
+
+
+def test_scores_of_another_shape_are_one_line() -> None:
+    net = Other(lambda routed: routed.poses)
+    with pytest.raises(ValueError, match=r"^model returned scores \[40, 5, 4\]; with targets expected \[B=40, J\]: wrap it"):
+        diagnose(net, some_images(), torch.zeros(40).long(), views={})
+
+
+class Rows(Net):
+    """Takes capsules [B, I, P] as they are."""
+
+    def forward(self, images: Tensor) -> Prediction:
+        return super().forward(images[:, None])
+
+
+def test_inputs_that_are_no_images_are_examined_without_views() -> None:
+    net, images, targets = Rows(CapsuleLinear(6, 4, 5, 4, bias=True)), some_images()[:, 0], torch.arange(40) % 5
+    found = diagnose(net, images, targets, sweep=True)
+    assert found.record["views_skipped"] == "inputs [B, 6, 4] are no images [B, C, H, W]"
+    assert "views: not looked at, inputs [B, 6, 4] are no images [B, C, H, W]" in found.text()
+    assert all(layer["viewpoint"] == {} for layer in found.record["layers"])
+    expected = diagnose(Net(*net.layers), images[:, None], targets, views={}, sweep=True).record
+    for one, other in zip(found.record["layers"], expected["layers"], strict=True):
+        assert {**one, "cost": None} == {**other, "cost": None}
+    assert found.record["routing_matters"] == expected["routing_matters"]
+    pictures = found.as_dict()["pictures"]
+    assert len(pictures["trees"]) == 2
+    assert pictures["images"] is pictures["view"] is None
+    assert diagnose(net, images, views={}).record["views_skipped"] is None
+    # who asks for views is told what they need.
+    with pytest.raises(ValueError, match=r"^images has shape \[40, 6, 4\]; expected \[B, C, H, W\]"):
+        diagnose(net, images, views={"rotation": (5,)})
+
+
+def test_sources_count_as_the_layer_above_saw_them() -> None:
+    # a convolution sees capsules in another order than the layer below has them: the dead one is first, and then last.
+    couplings = some_images(20, capsules=4, dim=2)[:, 0].softmax(dim=-1)
+    middle = torch.tensor([[[0.0], [1.0], [1.0], [1.0]]]).expand(20, 4, 1)
+    layers = {
+        "0": seen_layer(torch.ones(20, 2, 1), middle, couplings=torch.full((20, 2, 4), 0.25)),
+        "1": seen_layer(middle.flip(1), torch.ones(20, 2, 1), couplings=couplings),
+    }
+    readers = {name: lambda *_, seen=seen: seen for name, seen in layers.items()}
+    net = nn.Sequential(nn.Identity(), nn.Identity())
+    found = diagnose(net, some_images(20), adapter=ForeignLayers(readers), views={}).record["layers"][1]
+    alive = torch.tensor([True, True, True, False])
+    assert found["dyr"] == pytest.approx(routing_dynamics(couplings, alive_sources=alive).dyr_mean)
+    assert found["dyr"] != pytest.approx(routing_dynamics(couplings, alive_sources=alive.flip(0)).dyr_mean)
 
 
 def test_a_net_that_looks_at_one_pixel_does_not_survive_a_shift() -> None:
@@ -395,3 +573,36 @@ def test_what_every_layer_has_is_not_advised(above: bool, advised: bool) -> None
     (dead,) = [symptom for symptom in found.symptoms if symptom.key == "dead"]
     assert ("bias=True" in " ".join(dead.tries)) == advised
     assert "length-preserving" in " ".join(dead.tries)
+
+
+@pytest.mark.parametrize("start", ["length_preserving", "mitterreiter2023", None])
+def test_a_start_that_was_taken_is_not_advised(start: str | None) -> None:
+    net = Net(CapsuleLinear(6, 4, 5, 4, bias=False), CapsuleLinear(5, 4, 3, 4, bias=False))
+    with torch.no_grad():
+        net.layers[0].weight[:, 2] = 0
+        net.layers[1].weight.mul_(1e-3)
+    facts = None if start is None else {"model": {"name": "mine", "init": start}}
+    found = diagnose(net, some_images(), views={}, facts=facts)
+    assert {("dead", 2), ("uniform", 2)} <= keys(found)
+    assert ("length-preserving" in found.text()) == (start != "length_preserving")
+    if start is not None:
+        assert next(iter(found.record)) == "model"
+        assert found.as_dict()["model"]["init"] == start
+
+
+def test_every_symptom_says_what_it_means() -> None:
+    for key, kind in SYMPTOMS.items():
+        assert kind.means.endswith(".")
+        assert kind.means.count(".") == 1, key
+        assert kind.found(key, None, 0.0, "").as_dict()["means"] == kind.means
+
+
+def test_without_advice_there_is_no_line_for_it() -> None:
+    net = Net(CapsuleLinear(6, 4, 5, 4, bias=True))
+    with torch.no_grad():
+        net.layers[0].bias.zero_()
+    found = diagnose(net, some_images(), views={})
+    (blind,) = [symptom for symptom in found.symptoms if symptom.key == "blind"]
+    assert blind.tries == ()
+    paragraph = next(part for part in found.text().split("\n\n") if "cannot tell" in part)
+    assert "try:" not in paragraph

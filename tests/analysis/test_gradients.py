@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from analysis_nets import Stack, draw, randomised
+from analysis_nets import Stack, draw, randomised, uneven
 from torch import Tensor, nn
 
 from capsella import create_model
-from capsella.analysis import LayerGradients, Revivals, gradient_norms
+from capsella.analysis import GradientNorms, LayerGradients, Revivals, gradient_norms
 from capsella.functional import margin_loss
 from capsella.models import CapsuleNet, Prediction
 from capsella.nn import CapsuleConv2d, CapsuleLinear
@@ -224,6 +224,32 @@ def test_a_net_s_decoder_does_not_matter() -> None:
     with_decoder = gradient_norms(model, images, targets)
     model.decoder = None
     assert_same(gradient_norms(model, images, targets), with_decoder)
+
+
+@pytest.mark.parametrize("routing", ["agreement", "em"])
+def test_streamed_gradients_are_those_of_all_images_at_once(routing: str) -> None:
+    model, primary, targets = small(routing=routing), draw(11, 6, 4), torch.arange(11) % 3
+    streamed = GradientNorms(model)
+    for batch in zip(uneven(primary), uneven(targets), strict=True):
+        streamed.update(*batch)
+    found, expected = streamed.compute(), gradient_norms(model, primary.clone(), targets)
+    assert_same(found, expected)
+    # of weights it is the length of the mean gradient, not the mean of lengths.
+    parts = [gradient_norms(model, *batch)[0].weights for batch in zip(uneven(primary), uneven(targets), strict=True)]
+    mean = sum(size * part for size, part in zip((1, 5, 2, 3), parts, strict=True)) / 11
+    assert (mean > 1.05 * found[0].weights).any()
+
+
+def test_streamed_gradients_take_the_loss_that_is_given() -> None:
+    model, primary, targets = small(), draw(4, 6, 4), torch.tensor([0, 2, 1, 2])
+    streamed = GradientNorms(model, loss=total_length)
+    streamed.update(primary, targets)
+    assert_same(streamed.compute(), gradient_norms(model, primary, targets, loss=total_length))
+
+
+def test_without_an_image_there_is_no_gradient() -> None:
+    with pytest.raises(ValueError, match="nothing has been seen yet"):
+        GradientNorms(small()).compute()
 
 
 def test_lives_by_hand() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from running import in_process
 from capsella import create_model, load_data
 from capsella.analysis import gradient_norms
 from capsella.data import from_tensors
-from capsella.train import fit
+from capsella.train import Plan, fit, run_plan
 from capsella.train.run import loss_of
 
 
@@ -26,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("blind", create_model("sign_capsnet", bias=False)),
         ("seeing", create_model("sign_capsnet", bias=True)),
     ):
-        fit(model, data, steps=30, batch_size=256, lr=5e-3, folder=folder / name, progress=False, device="cpu")
+        fit(model, data, steps=30, batch_size=256, lr=5e-3, folder=folder / name, progress=False, device="cpu", watch=10)
     return {name: folder / name for name in ("blind", "seeing")}
 
 
@@ -60,6 +61,89 @@ def test_record_and_page_are_written(runs: dict[str, Path], tmp_path: Path) -> N
     assert "sign_capsnet on sign/test" in text
     assert "cannot tell x from −x" in text
     assert text.count('data-part="tree"') >= 4
+
+
+def test_a_page_made_from_a_record_is_the_page_made_with_the_run(runs: dict[str, Path], tmp_path: Path) -> None:
+    first, record, again, copy = (tmp_path / name for name in ("first.html", "record.json", "again.html", "copy.json"))
+    code, printed, _ = doctor(runs["blind"], "--html", str(first), "--json", str(record), "--sweep", "--compactness")
+    assert code == 0
+    assert record.stat().st_size < 100_000
+    # nothing is measured: neither the run nor its data are looked for.
+    code, printed_again, err = in_process("doctor", str(record), "--html", str(again), "--json", str(copy))
+    assert (code, err) == (0, f"{again} has the trees and plots\n")
+    assert again.read_text() == first.read_text()
+    assert printed_again == printed
+    assert copy.read_text() == record.read_text()
+
+
+def test_symptoms_of_a_record_are_found_anew(runs: dict[str, Path], tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    doctor(runs["seeing"], "--json", str(record))
+    found = json.loads(record.read_text())
+    found["negation_share"], found["symptoms"] = 0.0, []
+    record.write_text(json.dumps(found))
+    code, printed, _ = in_process("doctor", str(record), "--json", str(record))
+    assert code == 0
+    assert "this net cannot tell x from −x" in printed
+    assert "blind" in [symptom["key"] for symptom in json.loads(record.read_text())["symptoms"]]
+
+
+def test_conditions_hold_for_records_too(runs: dict[str, Path], tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    doctor(runs["blind"], "--json", str(record))
+    code, _, err = in_process("doctor", str(record), "--fail-on", "negation_gap<1e-6")
+    assert (code, err) == (1, "capsella: negation_gap<1e-06: negation_gap is 0\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--data", "mnist"], ["--split", "test"], ["--sample", "64"], ["--sweep"], ["--compactness"], ["-o", "a=b"]]
+)
+def test_what_would_have_to_be_measured_is_refused_of_a_record(
+    arguments: list[str], runs: dict[str, Path], tmp_path: Path
+) -> None:
+    record = tmp_path / "record.json"
+    doctor(runs["blind"], "--json", str(record))
+    code, printed, err = in_process("doctor", str(record), *arguments)
+    assert (code, printed) == (2, "")
+    assert err.endswith(f" is for a run; {record} is a record, of which nothing is measured\n")
+
+
+def test_another_file_is_no_record(runs: dict[str, Path]) -> None:
+    path = runs["blind"] / "record.json"
+    code, printed, err = in_process("doctor", str(path))
+    assert (code, printed) == (2, "")
+    assert err == f"capsella: {path} is no record of a diagnosis; expected what capsella doctor --json wrote\n"
+
+
+def test_what_became_of_the_capsules_is_read_from_the_run(runs: dict[str, Path], tmp_path: Path) -> None:
+    code, printed, _ = doctor(runs["blind"], "--json", str(tmp_path / "record.json"), "--html", str(tmp_path / "page.html"))
+    assert code == 0
+    assert "over the training (3 looks from step 10 to 30):" in printed
+    training = json.loads((tmp_path / "record.json").read_text())["training"]
+    lines = [json.loads(line) for line in (runs["blind"] / "metrics.jsonl").read_text().splitlines()]
+    looks = [line for line in lines if line["event"] == "watch"]
+    assert training["steps"] == [look["step"] for look in looks] == [10, 20, 30]
+    assert training["layers"][1]["gradient"] == pytest.approx([look["layer2/gradient"] for look in looks], rel=5e-3)
+    assert "Over the training" in (tmp_path / "page.html").read_text()
+
+
+def test_what_is_asked_for_is_a_table(runs: dict[str, Path]) -> None:
+    code, printed, _ = doctor(runs["seeing"], "--sweep", "--compactness")
+    assert code == 0
+    assert "Active capsules, by length" in printed
+    assert "│ from 0.01 │ from 0.05 │" in printed.replace("┃", "│")
+    assert "Compactness in nats" in printed
+    assert "│ shear_y  │    −10 to 10 │" in printed
+    assert "Compactness" not in doctor(runs["seeing"])[1]
+
+
+def test_what_each_iteration_changes_is_a_column(runs: dict[str, Path]) -> None:
+    code, printed, _ = doctor(runs["seeing"], "--json", "-")
+    change = json.loads(printed)["layers"][0]["change"]
+    assert (code, len(change)) == (0, 2)
+    printed = doctor(runs["seeing"])[1]
+    assert "change ┃" in printed
+    assert f"│ {change[0]:.3f}, {change[1]:.3f} │" in printed
 
 
 def test_a_dash_prints_the_record_alone(runs: dict[str, Path]) -> None:
@@ -111,7 +195,9 @@ def pictures(folder: Path) -> Path:
     for split in ("train", "test"):
         for name in ("one", "two"):
             (folder / "pictures" / split / name).mkdir(parents=True)
-            Image.new("L", (28, 28)).save(folder / "pictures" / split / name / "a.png")
+            for number in range(6):
+                noise = torch.randint(0, 256, (28, 28), dtype=torch.uint8)
+                Image.fromarray(noise.numpy()).save(folder / "pictures" / split / name / f"{number}.png")
     return folder / "pictures"
 
 
@@ -128,3 +214,21 @@ def test_a_net_without_capsules_has_no_diagnosis(tmp_path: Path) -> None:
 def test_a_run_that_is_not_there_is_said() -> None:
     code, _, err = in_process("doctor", "nowhere")
     assert (code, len(err.splitlines())) == (2, 1)
+
+
+def test_the_record_says_how_the_run_began(tmp_path: Path) -> None:
+    place = pictures(tmp_path)
+    for init in ("length_preserving", None):
+        options = {} if init is None else {"init": init}
+        plan = Plan("capsnet_small", "folder", model_options=options, data_options={"image_size": 28}, split="train")
+        plan = plan.changed({"steps": 1, "batch_size": 4, "device": "cpu"})
+        run = run_plan(replace(plan, validate=None, test=False), tmp_path / str(init), root=place, progress=False)
+        own = create_model("capsnet_small").config["init"]
+        # what the network is built from does not say it.
+        assert run.config["model"]["init"] == own
+        code, printed, _ = doctor(tmp_path / str(init), "--json", "-", "--root", str(place))
+        assert code == 0
+        record = json.loads(printed)
+        assert record["model"]["init"] == (init or own)
+        advice = {advice for symptom in record["symptoms"] for advice in symptom["tries"]}
+        assert any("length-preserving" in each for each in advice) == (init is None)

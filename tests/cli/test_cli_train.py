@@ -591,7 +591,7 @@ def test_a_watched_run_shows_its_layers_in_metrics_and_tensorboard(pictures: Pat
     assert [event["step"] for event in seen] == [2, 4, 6]
     board = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     board.Reload()
-    for name in ("primary/dead", "layer1/dead", "layer1/length", "layer1/active", "layer1/dyr", "layer1/entropy"):
+    for name in ("layer1/dead", "layer1/dyr", "layer1/entropy", "layer2/dead", "layer2/length", "layer2/active"):
         shown = [(point.step, pytest.approx(point.value, rel=1e-6)) for point in board.Scalars(f"watch/{name}")]
         assert shown == [(event["step"], event[name]) for event in seen]
 

@@ -49,22 +49,39 @@ def lonely_comparison() -> str:
     return comparison_page(comparison_story(rows=(row,), examples=None, class_names=("only",)))
 
 
-def diagnosis(*, class_names: tuple[str, ...] | None = None, views: Any = None, convolutional: bool = False) -> str:
+def diagnosis(*, class_names: tuple[str, ...] | None = None, convolutional: bool = False, **options: Any) -> str:
     torch.manual_seed(0)
     model = capsella.create_model("em_capsnet" if convolutional else "capsnet_small")
     with torch.no_grad():
         model.layers[-1].weight[:, 3] = 0  # one that is dead
-    images = torch.rand(12, 1, 28, 28)
-    found = capsella.diagnose(model, images, torch.arange(12) % 10, views=views)
-    return doctor_page(
-        found.as_dict(),
-        title=LONG if class_names else "a net",
-        trees=[tree.as_dict() for tree in found.trees],
-        view=found.view.as_dict() if found.view else None,
-        statistics=found.statistics.as_dict() if found.statistics else None,
-        images=[] if found.images is None else list(found.images),
-        class_names=class_names,
-    )
+    pixels = torch.randint(0, 256, (12, 1, 28, 28), dtype=torch.uint8)
+    data = capsella.data.from_tensors(pixels, torch.arange(12) % 10, class_names=class_names or tuple(map(str, range(10))))
+    found = capsella.diagnose(model, data, **options)
+    return doctor_page(found.as_dict(), title=LONG if class_names else None)
+
+
+LOOKS = [
+    {
+        "event": "watch",
+        "step": 10 * k,
+        "layer1/capsules": 72,
+        "layer1/dead": 0.0,
+        "layer1/gradient": 1 / k,
+        "layer1/revivals": 0,
+    }
+    | {"layer2/capsules": 10, "layer2/dead": 0.1 * min(k, 4), "layer2/gradient": 0.1 / k, "layer2/revivals": 0}
+    for k in range(1, 9)
+]
+
+
+def strange_diagnosis() -> str:
+    names = tuple(f"{name}{k}" for k in range(5) for name in STRANGE[:2])
+    return diagnosis(class_names=names, views={})
+
+
+def whole_diagnosis() -> str:
+    facts = {"data": "made", "split": "test", "model": {"name": "capsnet_small", "init": "gu2021"}}
+    return diagnosis(sweep=True, compactness=True, events=LOOKS, facts=facts)
 
 
 def whole_paper() -> str:
@@ -94,7 +111,8 @@ def strange_paper() -> str:
     "make",
     [
         diagnosis,
-        lambda: diagnosis(class_names=tuple(f"{name}{k}" for k in range(5) for name in STRANGE[:2]), views={}),
+        whole_diagnosis,
+        strange_diagnosis,
         lambda: diagnosis(convolutional=True, views={"rotation": (10,)}),
         lambda: quickstart_page(quickstart_story()),
         strange_quickstart,
@@ -107,6 +125,7 @@ def strange_paper() -> str:
     ],
     ids=[
         "diagnosis",
+        "whole diagnosis",
         "strange diagnosis",
         "diagnosis of convolutions",
         "quickstart",

@@ -21,6 +21,7 @@ import torch
 import capsella
 from capsella.analysis import TreeStatisticsOf, parse_trees
 from capsella.analysis.layers import observe
+from capsella.analysis.pictures import trimmed
 from capsella.report.plots import image_uri
 from capsella.report.trees import LARGEST_STD, VISIBLE, pair_svg, statistics_svg, tree_svg
 
@@ -403,6 +404,57 @@ def test_the_same_record_gives_the_same_text_in_every_process() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], input=record, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert hashlib.sha256(done.stdout.encode()).digest() == hashlib.sha256(here.encode()).digest()
+
+
+# records that have some capsules of a layer
+
+
+def large(seed: int = 0) -> tuple[dict[str, Any], dict[str, Any], list[list[int]]]:
+    """Make a tree of 100 and 50 capsules, and the same with those that a picture shows."""
+    tree = make_tree((100, 50), seed)
+    kept = [sorted(np.argsort(layer)[::-1][:32].tolist()) for layer in tree["layers"]]
+    return tree, trimmed(tree, kept), kept
+
+
+def test_a_tree_with_some_of_its_capsules_is_drawn_as_the_whole_one() -> None:
+    tree, some, kept = large()
+    dead = [[k == kept[0][3] for k in range(100)], [k in (1, kept[1][0]) for k in range(50)]]
+    names = [f"name {k}" for k in range(50)]
+    given: dict[str, Any] = {"label": "a tree", "dead": dead, "class_names": names}
+    assert tree_svg(some, **given) == tree_svg(tree, **given)
+    # of the dead all are counted, and those that are shown are crossed.
+    assert {"32 of 100", "32 of 50", "1 dead", "2 dead"} <= set(texts(tree_svg(some, **given)))
+    assert len(parts(tree_svg(some, **given), "cross")) == 1 + len({1, kept[1][0]} & set(kept[1]))
+    assert f"layer 1, capsule {kept[0][-1]}: activation" in tree_svg(some, **given)
+
+
+def test_statistics_of_some_capsules_are_drawn_as_those_of_all() -> None:
+    found = make_statistics((100, 50))
+    kept = [sorted(np.argsort(-np.array(layer), kind="stable")[:32].tolist()) for layer in found["layers"]]
+    for of in ("mean", "std"):
+        assert statistics_svg(trimmed(found, kept), label="x", of=of) == statistics_svg(found, label="x", of=of)
+
+
+def test_two_trees_must_have_the_same_capsules() -> None:
+    (_, one, _), (_, other, _) = large(0), large(1)
+    with pytest.raises(ValueError, match=r"^other has other capsules of its layers than one"):
+        pair_svg(one, other, label="x", captions=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sizes", "answer", "message"),
+    [
+        ([[0, 1], [0]], [5, 5], 0, r"^tree\['numbers'\] are \[2, 1\] of 2 layers; expected \[2, 2\]"),
+        ([[0, 5], [0, 1]], [5, 5], 0, r"^tree\['numbers'\]\[0\] are no capsules of 5"),
+        ([[1, 0], [0, 1]], [5, 5], 0, r"^tree\['numbers'\]\[0\] are no capsules of 5"),
+        ([[0, 1], [0, 4]], [5, 5], 2, r"^tree\['answer'\]=2 is no capsule of the last layer; expected one of \[0, 4\]"),
+        ([[0, 1], [0, 4]], None, 4, r"^tree has no 'sizes'"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_named(numbers: Any, sizes: Any, answer: int, message: str) -> None:
+    tree = {"layers": [[0.5, 0.5], [0.5, 1.0]], "edges": [[[0.5, 0.5], [0.1, 0.9]]], "answer": answer, "numbers": numbers}
+    with pytest.raises(ValueError, match=message):
+        tree_svg(tree if sizes is None else {**tree, "sizes": sizes}, label="x")
 
 
 def changed(change: Any) -> dict[str, Any]:

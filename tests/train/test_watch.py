@@ -21,11 +21,22 @@ from tiny_runs import CLASSES, SIDE, capsnet, differing, losses, made_data, one_
 from torch import Tensor, nn
 
 import capsella
-from capsella.analysis import Revivals, Seen, activity, coupling_entropy, gradient_norms, observe, routing_dynamics, seen_layer
+from capsella.analysis import (
+    ForeignLayers,
+    Revivals,
+    Seen,
+    activity,
+    coupling_entropy,
+    gradient_norms,
+    observe,
+    routing_dynamics,
+    seen_layer,
+)
 from capsella.data import from_tensors
 from capsella.models import evaluating
 from capsella.nn import CapsuleLinear
 from capsella.train import Run, children, watch
+from capsella.train.board import Board
 from capsella.train.progress import Progress
 from capsella.train.watch import PROBE, figures_of, look, probe_of
 
@@ -55,26 +66,26 @@ def unwatched(run: Run) -> list[dict[str, Any]]:
 
 
 def by_hand(model: nn.Module, images: Tensor, targets: Tensor) -> dict[str, float]:
-    """Return the figures of a net whose layers are fully connected."""
+    """Return the figures of a net whose layers are fully connected, numbered as the doctor does."""
     with evaluating(model):
         _, seen = observe(model, images)
-    below = activity(seen[0].lower)
-    found = {"primary/capsules": seen[0].lower.shape[1], "primary/dead": below.cdr, "primary/length": below.cnm}
-    for number, layer in enumerate(seen, 1):
-        above = activity(layer.poses)
-        assert layer.couplings is not None
+    layers = [activity(poses) for poses in (seen[0].lower, *(each.poses for each in seen))]
+    found: dict[str, float] = {}
+    for number, layer in enumerate(layers, 1):
         found |= {
-            f"layer{number}/capsules": layer.poses.shape[1],
-            f"layer{number}/dead": above.cdr,
-            f"layer{number}/length": above.cnm,
-            f"layer{number}/active": above.car,
-            f"layer{number}/dyr": routing_dynamics(layer.couplings, alive=~above.dead).dyr_mean,
-            f"layer{number}/entropy": coupling_entropy(layer.couplings).mean,
+            f"layer{number}/capsules": len(layer.dead),
+            f"layer{number}/dead": layer.cdr,
+            f"layer{number}/length": layer.cnm,
+            f"layer{number}/active": layer.car,
             f"layer{number}/revivals": 0,
         }
+    for number, (below, above, each) in enumerate(zip(layers, layers[1:], seen, strict=False), 1):
+        assert each.couplings is not None
+        rate = routing_dynamics(each.couplings, alive=~above.dead, alive_sources=~below.dead).dyr_mean
+        found |= {f"layer{number}/dyr": rate, f"layer{number}/entropy": coupling_entropy(each.couplings).mean}
     reached = gradient_norms(model, images, targets)
-    found["primary/gradient"] = float(reached[0].lower.mean())
-    for number, each in enumerate(reached, 1):
+    found["layer1/gradient"] = float(reached[0].lower.mean())
+    for number, each in enumerate(reached, 2):
         found[f"layer{number}/gradient"] = float(each.upper.mean())
         found[f"layer{number}/weight_gradient"] = float(each.weights.mean())
     return found
@@ -98,7 +109,7 @@ def test_every_so_many_steps_the_figures_are_those_of_the_analysis() -> None:
         expected = by_hand(then, val.batch(range(12)).images, val.batch(range(12)).labels)
         assert set(event) == {"event", "step", "epoch", "images", *expected}
         assert {name: event[name] for name in expected} == pytest.approx(expected, rel=1e-6)
-    assert events[0]["layer1/length"] != events[1]["layer1/length"]
+    assert events[0]["layer2/length"] != events[1]["layer2/length"]
 
 
 def test_the_last_step_of_an_epoch_is_watched_before_the_epoch_is_summed_up() -> None:
@@ -118,8 +129,10 @@ def test_every_routing_can_be_watched(routing: str) -> None:
         else functools.partial(tiny_model, routing=routing)
     )
     (event,) = watched(train(make=make, steps=1, watch=1))
-    assert {"primary/dead", "layer1/dead", "layer1/length", "layer1/active", "layer1/dyr", "layer1/revivals"} <= set(event)
-    assert ("layer3/dead" in event) == (routing == "convolutions")
+    assert {"layer1/dead", "layer1/dyr", "layer2/dead", "layer2/length", "layer2/active", "layer2/revivals"} <= set(event)
+    assert ("layer4/dead" in event) == (routing == "convolutions")
+    # the last layer is routed nowhere.
+    assert "layer4/dyr" not in event
     assert all(isinstance(value, int | float) and math.isfinite(value) for key, value in event.items() if key != "event")
 
 
@@ -159,9 +172,45 @@ def test_revivals_are_counted_as_the_analysis_counts_them() -> None:
         found, kept = figures_of([layer([(~dead).float().tolist()] * 3)], kept)
         # as a checkpoint would keep it.
         kept = json.loads(json.dumps(kept))
-        assert found["layer1/revivals"] == int(expected.compute().revivals.sum())
-        assert found["layer1/dead"] == pytest.approx(dead.double().mean().item())
-    assert found["layer1/revivals"] > 3
+        assert found["layer2/revivals"] == int(expected.compute().revivals.sum())
+        assert found["layer2/dead"] == pytest.approx(dead.double().mean().item())
+        assert found["layer1/revivals"] == 0
+    assert found["layer2/revivals"] > 3
+
+
+def test_primary_capsules_come_back_too() -> None:
+    kept: list[Any] = []
+    for length in (1.0, 0.0, 1.0, 1.0):
+        seen = seen_layer(torch.tensor([[[length], [1.0]]]).expand(3, 2, 1), torch.ones(3, 2, 1))
+        found, kept = figures_of([seen], kept)
+    assert (found["layer1/revivals"], found["layer2/revivals"]) == (1, 0)
+
+
+def test_what_a_checkpoint_of_before_kept_belongs_to_the_layers_above_the_primary_capsules() -> None:
+    found, kept = figures_of([layer([[1, 1]] * 3)], [{"dead": [1], "revivals": 4}])
+    assert (found["layer1/revivals"], found["layer2/revivals"]) == (0, 5)
+    assert [len(life["dead"]) for life in kept] == [0, 0]
+
+
+def test_dynamics_are_those_of_live_sources_as_the_doctor_takes_them() -> None:
+    # the second source is dead, and its couplings move most.
+    couplings = torch.tensor([[[0.6, 0.4], [1.0, 0.0]], [[0.4, 0.6], [0.0, 1.0]]])
+    lower = torch.tensor([[[1.0], [0.0]]]).expand(2, 2, 1)
+    seen = seen_layer(lower, torch.ones(2, 2, 1), couplings=couplings)
+    found, _ = figures_of([seen])
+    assert found["layer1/dyr"] == pytest.approx(0.2)
+
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.caps = nn.Identity()
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.caps(images).norm(dim=-1)  # type: ignore[no-any-return]
+
+    adapter = ForeignLayers({"caps": lambda module, inputs, output: seen})
+    record = capsella.diagnose(Fixed(), lower, adapter=adapter, views={}).record
+    assert record["layers"][0]["dyr"] == pytest.approx(found["layer1/dyr"])
 
 
 def test_what_is_no_number_is_left_out() -> None:
@@ -179,17 +228,19 @@ def test_what_is_no_number_is_left_out() -> None:
     json.dumps([one_alive, no_shares, unknown, broken], allow_nan=False)
 
 
-def test_windows_of_a_convolution_have_live_targets_of_their_own() -> None:
+def test_a_target_of_a_convolution_is_alive_if_it_is_so_in_any_window() -> None:
     draw = torch.Generator().manual_seed(0)
     couplings = torch.rand(8, 6, 3, generator=draw).softmax(dim=-1)  # two windows of three lower capsules each
     lengths = torch.rand(8, 6, 1, generator=draw) + 0.5
-    lengths[:, 4] = 0
+    lengths[:, 4] = 0  # the second target, in the second window
     seen = replace(seen_layer(torch.ones(8, 6, 1), lengths), couplings=couplings, windows=2)
-    first = routing_dynamics(couplings[:, :3]).dyr_mean
-    second = routing_dynamics(couplings[:, 3:], alive=torch.tensor([True, False, True])).dyr_mean
     found, _ = figures_of([seen])
-    assert found["layer1/dyr"] == pytest.approx((first + second) / 2)
-    assert found["layer1/capsules"] == 6
+    assert found["layer1/dyr"] == pytest.approx(routing_dynamics(couplings).dyr_mean)
+    assert found["layer2/capsules"] == 6
+    lengths[:, 1] = 0  # and in the first
+    found, _ = figures_of([replace(seen, activations=lengths[..., 0])])
+    alive = torch.tensor([True, False, True])
+    assert found["layer1/dyr"] == pytest.approx(routing_dynamics(couplings, alive=alive).dyr_mean)
 
 
 # the run does not notice
@@ -282,8 +333,8 @@ def test_a_gpu_takes_the_steps_of_the_unwatched_run(fast: bool) -> None:
     # cuDNN chooses its algorithms by time, and some add up in any order.
     assert losses(seen) == pytest.approx(losses(plain), rel=1e-4)
     probe = probe_of(made_data(64), None, torch.device("cuda"))
-    expected = by_hand(seen.model, probe.images, probe.labels)["layer1/length"]
-    assert watched(seen)[-1]["layer1/length"] == pytest.approx(expected, rel=1e-4)
+    expected = by_hand(seen.model, probe.images, probe.labels)["layer2/length"]
+    assert watched(seen)[-1]["layer2/length"] == pytest.approx(expected, rel=1e-4)
 
 
 # going on
@@ -313,7 +364,7 @@ def test_a_run_that_goes_on_is_watched_as_if_it_had_not_been_stopped(
     stops: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(tmp_path / "whole", epochs=3, watch=2)
-    revivals = [event["layer1/revivals"] for event in metrics(tmp_path / "whole") if event["event"] == "watch"]
+    revivals = [event["layer2/revivals"] for event in metrics(tmp_path / "whole") if event["event"] == "watch"]
     assert len(revivals) == 4
     assert revivals[-1] > revivals[0]
     done = 0
@@ -357,7 +408,7 @@ def test_progress_says_where_more_capsules_are_dead_than_before(monkeypatch: pyt
     screen = io.StringIO()
     monkeypatch.setattr(sys, "stderr", screen)
     shown = Progress()
-    below = {"primary/capsules": 72, "primary/dead": 0.0}
+    below = {"layer2/capsules": 72, "layer2/dead": 0.0}
     for step, first, third in ((100, 0, 0), (200, 0, 3), (300, 0, 3), (400, 2, 9), (500, 1, 9), (1600, 2, 8)):
         above = {"layer1/capsules": 1500, "layer1/dead": first / 1500, "layer3/capsules": 16, "layer3/dead": third / 16}
         shown({"event": "watch", "step": step, "epoch": 1.0, "images": 1, **below, **above})
@@ -392,3 +443,20 @@ def test_the_record_says_how_long_was_looked_and_progress_where_it_was_long(monk
         Progress()({"event": "end", "status": "finished", "record": told})
     # 90 seconds of steps, of which 3 % are 2.7.
     assert screen.getvalue() == "watching took 10% of the time; --watch 186 would take about 3%\n"
+
+
+def test_tensorboard_has_a_curve_for_every_figure(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = short_run(capsnet(), folder=tmp_path / "run", steps=4, watch=2, listeners=[Board(tmp_path / "run")])
+    board = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    board.Reload()
+    seen = watched(run)
+    figures = [name for name in seen[0] if name not in ("event", "step")]
+    tags = {tag for tag in board.Tags()["scalars"] if tag.startswith("watch/")}
+    assert tags == {f"watch/{name}" for name in figures}
+    assert {"watch/layer1/dead", "watch/layer1/dyr", "watch/layer2/revivals", "watch/layer2/weight_gradient"} <= tags
+    for name in figures:
+        shown = [(point.step, pytest.approx(point.value, rel=1e-6)) for point in board.Scalars(f"watch/{name}")]
+        assert shown == [(event["step"], event[name]) for event in seen]

@@ -1,15 +1,4 @@
-r"""Which capsules are active, and which are dead (mitterreiter2023, section 4.3).
-
-For k images and n capsules u:
-
-    cns = (1/k) Σ_images Σ_j ‖u_j‖          cnm = cns / n
-    cas = (1/k) Σ_images #{j: ‖u_j‖ ≥ ε}    car = cas / n
-    cds = #{j: mean‖u_j‖ ≤ ε₁ and std‖u_j‖ ≤ ε₂}    cdr = cds / n
-
-The paper leaves ε open; 0.1 fits its Table 2 best (a smaller one would count every live capsule as active). ε₁ = ε₂ = 0.01 are
-those of its code, with the population's standard deviation. Its text calls the number of dead capsules cns as well; its table
-calls it cds, and so do we.
-"""
+"""Which capsules are active, and which are dead (mitterreiter2023, section 4.3)."""
 
 from __future__ import annotations
 
@@ -106,7 +95,17 @@ class Activity:
 def activity(
     capsules: Tensor, *, active: float = ACTIVE, dead_mean: float = DEAD_MEAN, dead_std: float = DEAD_STD
 ) -> ActivityResult:
-    """Count active and dead capsules; the formulas are above.
+    """Count active and dead capsules (mitterreiter2023, section 4.3).
+
+    For k images and n capsules u::
+
+        cns = (1/k) Σ_images Σ_j ‖u_j‖                    cnm = cns / n
+        cas = (1/k) Σ_images #{j: ‖u_j‖ ≥ ε}              car = cas / n
+        cds = #{j: mean‖u_j‖ ≤ ε₁ and std‖u_j‖ ≤ ε₂}      cdr = cds / n
+
+    The paper leaves ε open; 0.1 fits its Table 2 best (with a smaller one nearly every live capsule would be active).
+    ε₁ = ε₂ = 0.01 are those of its code, with the population's standard deviation. Its text calls the number of dead capsules
+    cns as well; its table calls it cds, and so do we.
 
     Args:
         capsules: [N, M, D], the poses of a layer for N images.
@@ -127,7 +126,16 @@ def activity(
 def activity_sweep(
     capsules: Tensor, *, active: Sequence[float] = SWEEP, dead_mean: float = DEAD_MEAN, dead_std: float = DEAD_STD
 ) -> tuple[ActivityResult, ...]:
-    """Count active and dead capsules at several thresholds of activity, one result for each."""
+    """Count active and dead capsules at several thresholds of activity, one result for each.
+
+    As ``activity``, for ε of 0.01, 0.05, 0.1 and 0.2 unless others are given: the paper does not say which it took.
+
+    Args:
+        capsules: [N, M, D], the poses of a layer for N images.
+        active: values of ε.
+        dead_mean: ε₁.
+        dead_std: ε₂.
+    """
     found = ActivitySweep(active, dead_mean=dead_mean, dead_std=dead_std)
     found.update(capsules)
     return found.compute()

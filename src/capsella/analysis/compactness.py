@@ -1,13 +1,4 @@
-r"""How compactly one factor of variation is represented (gu2021, section 3.3).
-
-An image is transformed in steps along one factor (turned, say, by −10° to 10°), and the D values of the capsule that stands for
-it are watched. With Var_d the variance of value d over the steps and p_d = Var_d / Σ Var:
-
-    score = KL(p ‖ uniform) = Σ_d p_d log(p_d · D)
-
-It is 0 if all values vary alike and log D if one value alone varies. The paper leaves the base, the direction and the reduction
-open; Table 5's magnitudes fit a mean over values better than the sum. Only rankings under one convention can be compared.
-"""
+"""How compactly one factor of variation is represented (gu2021, section 3.3); ``factors`` makes the vectors of a network."""
 
 from __future__ import annotations
 
@@ -44,7 +35,16 @@ class Compactness:
 
 
 def compactness(vectors: Tensor, *, direction: str = "forward", reduction: str = "sum", log_base: float = math.e) -> Tensor:
-    """Return the score of gu2021's Table 5, one for each leading index; the formula is above.
+    """Return the score of gu2021's Table 5, one for each leading index.
+
+    An image is transformed in steps along one factor (turned, say, by −10° to 10°), and the D values of the capsule that
+    stands for it are watched. With Var_d the population's variance of value d over the steps and p_d = Var_d / Σ Var::
+
+        forward:  KL(p ‖ uniform) = Σ_d p_d log(p_d · D)          reverse:  KL(uniform ‖ p) = −(1/D) Σ_d log(p_d · D)
+
+    Forward it is 0 if all values vary alike and log D if one value alone varies. The paper leaves the base, the direction and
+    the reduction open; Table 5's magnitudes fit a mean over values better than the sum, and one of them exceeds what such a
+    mean can be forward. Only rankings under one convention can be compared.
 
     Args:
         vectors: [..., steps, D], values of a capsule along the steps of one factor.

@@ -1,12 +1,4 @@
-"""What routing costs beside attention (mitterreiter2023, Table 3): one layer, timed against multi-head self-attention.
-
-              parameters   operations of a sample
-    MHSA      d²           n²·d + n·d²
-    RBA       n²·d²        n²·d²
-
-up to constant factors, for n vectors of d values in and out. ``capsella bench attention`` follows both over n and d; here stand
-the sizes that a network has.
-"""
+"""What routing costs beside attention (mitterreiter2023, Table 3): one layer, timed against multi-head self-attention."""
 
 from __future__ import annotations
 
@@ -46,6 +38,14 @@ class Cost:
 
 def routing_cost(layer: RoutingLayer, poses: Tensor, activations: Tensor | None = None, *, repeats: int = 10) -> Cost:
     """Time one routing layer, and self-attention over its lower capsules, on the device that they are on.
+
+    mitterreiter2023's Table 3, up to constant factors, for n vectors of d values in and out::
+
+                  parameters   operations of a sample
+        MHSA      d²           n²·d + n·d²
+        RBA       n²·d²        n²·d²
+
+    ``capsella bench attention`` follows both over n and d; here stand the sizes that a network has.
 
     Args:
         layer: whose routing is timed.

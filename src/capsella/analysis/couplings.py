@@ -1,12 +1,4 @@
-r"""How couplings move: from image to image (mitterreiter2023's dynamics), among targets, from iteration to iteration.
-
-    dyr(i) = (1/n) Σ_j std_images(c_ij) / std(pr_n),   std(pr_n) = √((1 − 1/n)/n),   dys(i) = n · dyr(i)
-
-std(pr_n) is the spread of a coupling that is 1 for one of n targets, each as often as the others: perfect routing has
-dyr = 1, static routing dyr = 0; the paper reads dys as the expected number of targets. The paper's printed figures fit
-only if dead targets are left out and n counts the live ones (dys / dyr of its Table 1 is the number alive in the next layer);
-the literal reading, over all targets, is what is given without ``alive``.
-"""
+"""How couplings move: from image to image (mitterreiter2023's dynamics), among targets, from iteration to iteration."""
 
 from __future__ import annotations
 
@@ -74,7 +66,17 @@ class RoutingDynamics:
 
 
 def routing_dynamics(couplings: Tensor, *, alive: Tensor | None = None, alive_sources: Tensor | None = None) -> Dynamics:
-    """Measure how much couplings depend on the image (mitterreiter2023, section 4.1); the formulas are above.
+    """Measure how much couplings depend on the image (mitterreiter2023, section 4.1).
+
+    For lower capsule i, n upper capsules j and the population's standard deviation over images::
+
+        dyr(i) = (1/n) Σ_j std_images(c_ij) / std(pr_n),   std(pr_n) = √((1 − 1/n)/n),   dys(i) = n · dyr(i)
+
+    std(pr_n) is the spread of a coupling that is 1 for one of n targets, each as often as the others: perfect routing has
+    dyr = 1, static routing dyr = 0; the paper reads dys as the expected number of targets. The paper's printed figures fit
+    only if dead targets are left out and n counts the live ones (dys / dyr of its Table 1 is the number alive in the next
+    layer); that is the reading with ``alive``. Without it n counts all targets, as the formula is printed. Couplings are not
+    divided among the living again.
 
     Args:
         couplings: [N, I, J] over N images.
@@ -89,6 +91,19 @@ def routing_dynamics(couplings: Tensor, *, alive: Tensor | None = None, alive_so
     found = RoutingDynamics()
     found.update(couplings)
     return found.compute(alive=alive, alive_sources=alive_sources)
+
+
+def live_dynamics(streamed: RoutingDynamics, dead_sources: Tensor, dead_targets: Tensor, *, windows: int = 1) -> Dynamics:
+    """Return the dynamics among the living, as mitterreiter2023's Table 1 has them.
+
+    Args:
+        streamed: has seen the couplings [N, L·I, J].
+        dead_sources: boolean [L·I], lower capsules as the couplings have them: of a convolution, once for every window.
+        dead_targets: boolean [L·J], upper capsules of all windows; a target is alive if it is so in any of them.
+        windows: L.
+    """
+    dead = dead_targets.reshape(windows, -1).all(dim=0)
+    return streamed.compute(alive=~dead, alive_sources=~dead_sources)
 
 
 @dataclass(frozen=True)
@@ -129,7 +144,16 @@ class CouplingEntropy:
 
 
 def coupling_entropy(couplings: Tensor) -> Entropy:
-    """Measure how far couplings [N, I, J] are from a decision, as a share of the entropy of uniform ones.
+    """Measure how far couplings are from a decision, as a share of the entropy of uniform ones.
+
+    With p_ij = c_ij / Σ_k c_ik, and 0 log 0 = 0::
+
+        entropy(i) = mean_images( −Σ_j p_ij log p_ij ) / log J
+
+    1 where all J targets get the same, 0 where one takes all; no paper's figure, but what mitterreiter2023's trees show.
+
+    Args:
+        couplings: [N, I, J] over N images; of any sum, and none negative.
 
     Example:
         >>> coupling_entropy(torch.tensor([[[0.5, 0.5], [1.0, 0.0]]])).entropy.tolist()
@@ -164,9 +188,14 @@ class CouplingChange:
 
 
 def coupling_change(trace: Sequence[Tensor]) -> Tensor:
-    """Return how much of a capsule's couplings each iteration moves elsewhere, [T − 1]: ½ Σ_j |c^t_ij − c^(t−1)_ij|.
+    """Return how much of a capsule's couplings each iteration moves elsewhere, [T − 1].
 
-    The mean over images and lower capsules; between 0 (nothing changes) and 1 for couplings that are shares.
+    For iterations t − 1 and t, the distance of total variation::
+
+        change(t) = mean_images mean_i ½ Σ_j |c^t_ij − c^(t−1)_ij|
+
+    Between 0 (nothing changes) and 1 for couplings that are shares. The first iteration has no change: its couplings are
+    those of the prior, uniform without one.
 
     Args:
         trace: couplings [N, I, J] of every iteration, as ``Routed.trace``.

@@ -9,12 +9,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from capsella.analysis.examination import Examination, Sample, add_changes, add_costs, add_views, some_trees
+from capsella.analysis.examination import Examination
 from capsella.analysis.gradients import Loss, margin
 from capsella.analysis.layers import Adapter
+from capsella.analysis.otherwise import (
+    Sample,
+    add_compactness,
+    add_costs,
+    add_gradients,
+    add_negatives,
+    add_swaps,
+    add_views,
+    some_trees,
+)
 from capsella.analysis.parse_tree import ParseTree, TreeStatistics
+from capsella.analysis.pictures import pictures_of
+from capsella.analysis.records import completed, finite
 from capsella.analysis.symptoms import Symptom, find_symptoms
+from capsella.analysis.training import over_training
 from capsella.analysis.viewpoint import VIEWS
+from capsella.analysis.words import in_words
 from capsella.data import ImageData
 from capsella.errors import check_count
 from capsella.models import evaluating
@@ -34,8 +48,9 @@ class Diagnosis:
         symptoms: what is wrong, by layer and then for the whole network.
         trees: parse trees of a few images; empty for a network whose last layer is a convolution.
         statistics: parse trees of all images, or None.
-        views: the first tree's image seen otherwise: its parse tree, or None.
-        images: the images of ``trees``, then that of ``views``.
+        view: the first tree's image seen otherwise: its parse tree, or None.
+        images: the images of ``trees``, then that of ``view``.
+        class_names: of the last layer's capsules, where the data have them.
     """
 
     record: dict[str, Any]
@@ -44,6 +59,7 @@ class Diagnosis:
     statistics: TreeStatistics | None
     view: ParseTree | None
     images: Tensor | None
+    class_names: tuple[str, ...] | None = None
 
     @property
     def is_healthy(self) -> bool:
@@ -51,8 +67,11 @@ class Diagnosis:
         return all(symptom.is_note for symptom in self.symptoms)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the record with its symptoms."""
-        return {**self.record, "symptoms": [symptom.as_dict() for symptom in self.symptoms]}
+        """Return the record with its symptoms and with what a page draws: everything that ``report.doctor_page`` needs."""
+        pictures = None
+        if not self.record["non_finite"]:
+            pictures = pictures_of(self.trees, self.view, self.statistics, self.images, self.class_names)
+        return {**self.record, "symptoms": [symptom.as_dict() for symptom in self.symptoms], "pictures": pictures}
 
     def summary(self) -> dict[str, float]:
         """Return one figure for each question, that of the worst layer; what was not measured is left out.
@@ -77,21 +96,29 @@ def diagnose(
     sample: int = SAMPLE,
     batch_size: int = 256,
     sweep: bool = False,
+    compactness: bool = False,
+    events: Iterable[Mapping[str, Any]] = (),
+    facts: Mapping[str, Any] | None = None,
     say: Say = lambda line: None,
 ) -> Diagnosis:
     """Examine a network.
 
     Args:
         model: any ``nn.Module`` with capsella's routing layers, or one that ``adapter`` knows.
-        images: [N, C, H, W] as the model takes them, a split, or batches: tensors, or pairs of images and classes.
+        images: [N, C, H, W] as the model takes them, a split, or batches: tensors, or pairs of images and classes. Inputs of
+            another shape are examined too, but cannot be seen from elsewhere.
         targets: classes [N] of a tensor of images; without them accuracy, gradients and swapped couplings are not measured.
         adapter: for capsule layers that are not capsella's (``ForeignLayers``); what needs to change the routing is then left
             out: negatives, swapped couplings, gradients, cost.
-        views: changes of view and their amounts, as ``VIEWS``; an empty mapping leaves them out.
+        views: changes of view and their amounts, as ``VIEWS``, which are taken if None; an empty mapping leaves them out.
         loss: whose gradients are followed.
         sample: images that are looked at several times: from all over a tensor or a split, the first of batches.
         batch_size: images at once.
         sweep: count active capsules at several thresholds, too.
+        compactness: measure gu2021's score for each of its factors, too: 66 further passes over the sample.
+        events: of the run (``Run.events``), whose ``watch`` lines tell what became of the capsules while they learned.
+        facts: what else is known, for the head of the record; where ``facts["model"]["init"]`` is ``"length_preserving"``, such
+            a start is not advised.
         say: is told what goes on.
 
     Example:
@@ -103,7 +130,6 @@ def diagnose(
     """
     check_count("sample", sample, least=2)
     check_count("batch_size", batch_size, least=2)
-    views = VIEWS if views is None else views
     place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     examined = Examination(model, adapter, sweep)
     kept: Sample = []
@@ -116,22 +142,31 @@ def diagnose(
             say(f"{examined.images:,} images seen")
         if not examined.images:
             raise ValueError("images is empty; expected at least one image")
-        record = examined.record()
+        record = dict(facts or {}) | examined.record()
         if isinstance(images, Tensor | ImageData):
             # from all over the set, which may be sorted by class.
             chosen = torch.linspace(0, examined.images - 1, min(sample, examined.images)).round().long()
             kept = list(_batches(*_chosen(images, targets, chosen), batch_size, place))
         say(f"{sum(len(each) for each, _ in kept):,} of them seen otherwise")
-        add_views(record, model, adapter, kept, views)
+        wanted, record["views_skipped"] = _views(views, kept[0][0])
+        add_views(record, model, adapter, kept, wanted)
         if adapter is None:
-            add_changes(record, model, kept, loss)
+            add_negatives(record, model, kept)
+            add_swaps(record, model, kept)
+            add_gradients(record, model, kept, loss)
             add_costs(record, model, kept[0][0])
-        trees, view, shown = some_trees(model, adapter, kept[0][0], views)
-    return Diagnosis(record, tuple(find_symptoms(record)), trees, examined.statistics(), view, shown)
+        if compactness:
+            add_compactness(record, model, kept)
+        trees, view, shown = some_trees(model, adapter, kept[0][0], wanted)
+    record["training"] = over_training(events)
+    record = finite(record)
+    names = tuple(map(str, images.class_names)) if isinstance(images, ImageData) else None
+    return Diagnosis(record, tuple(find_symptoms(record)), trees, examined.statistics(), view, shown, names)
 
 
 def summary(record: Mapping[str, Any]) -> dict[str, float]:
     """Return one figure for each question, see ``Diagnosis.summary``."""
+    record = completed(record)
     layers = record["layers"]
     if record["non_finite"]:
         # figures of what is no number would pass for healthy ones.
@@ -157,21 +192,12 @@ FIGURES = ("non_finite", "accuracy", "dead", "starved", "dyr", "dys", "entropy",
 """What a summary may have."""
 
 
-def in_words(record: Mapping[str, Any], symptoms: Iterable[Symptom]) -> str:
-    """Return a diagnosis as plain text: one paragraph for each symptom."""
-    symptoms = list(symptoms)
-    sizes = "/".join(str(layer["capsules"]) for layer in record["layers"])
-    right = "" if record["accuracy"] is None else f", {record['accuracy']:.2%} right"
-    lines = [f"{sizes} capsules, {record['images']:,} images{right}", ""]
-    diseases = [symptom for symptom in symptoms if not symptom.is_note]
-    if not diseases:
-        lines += ["no symptom was found", ""]
-    # what several layers have in common is explained once.
-    for key in dict.fromkeys(symptom.key for symptom in (*diseases, *symptoms)):
-        alike = [symptom for symptom in symptoms if symptom.key == key]
-        lines += [f"{'note: ' if symptom.is_note else ''}{symptom.says}" for symptom in alike]
-        lines += [f"  papers: {alike[0].papers}", f"  try: {'; '.join(alike[0].tries)}", f"  see: {alike[0].link}", ""]
-    return "\n".join(lines).rstrip() + "\n"
+def _views(views: Mapping[str, Iterable[float]] | None, inputs: Tensor) -> tuple[Mapping[str, Iterable[float]], str | None]:
+    """Return what to look at, and why nothing is where nobody chose and inputs are no images."""
+    if views is not None or inputs.ndim == 4:
+        return VIEWS if views is None else views, None
+    shape = ", ".join(map(str, ("B", *inputs.shape[1:])))
+    return {}, f"inputs [{shape}] are no images [B, C, H, W]"
 
 
 def _chosen(images: Tensor | ImageData, targets: Tensor | None, indices: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -1,42 +1,18 @@
-"""One look at a network: every metric streamed over the images, then what is changed on purpose and what comes of it."""
+"""One pass over the images: every metric that needs each of them once, streamed."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from capsella.analysis.activity import SWEEP, Activity, ActivityResult, ActivitySweep
-from capsella.analysis.cost import routing_cost
-from capsella.analysis.couplings import CouplingChange, CouplingEntropy, RoutingDynamics
-from capsella.analysis.gradients import Loss, gradient_norms
-from capsella.analysis.layers import Adapter, Route, Seen, observe, routing_layers, tapped
-from capsella.analysis.negation import negated
-from capsella.analysis.parse_tree import ParseTree, TreeStatistics, TreeStatisticsOf, trees_of
-from capsella.analysis.swaps import RoutingSwaps
-from capsella.analysis.viewpoint import ViewpointCorrelation, seen_from
-from capsella.models import as_prediction
-from capsella.nn import RoutingLayer
-from capsella.routing import Routed
-
-Sample = list[tuple[Tensor, Tensor | None]]
-"""Batches of images that are looked at several times, with their classes where these are known."""
-
-# views so small that a person would not mind; beyond them a lost correlation is no symptom.
-_MILD = {"rotation": 20.0, "translation": 2.0, "shear": 20.0, "scale": 0.25}
-_IN_WORDS = {
-    "rotation": "rotation by {:g}°",
-    "translation": "shift by {:g} pixels",
-    "shear": "shear by {:g}°",
-    "scale": "scale of {:g}",
-}
-# less than this share of what the layer's capsules get on average.
-_STARVED = 0.01
-_TREES = 2
+from capsella.analysis.couplings import CouplingChange, CouplingEntropy, RoutingDynamics, live_dynamics
+from capsella.analysis.layers import Adapter, Seen, observe, routing_layers
+from capsella.analysis.parse_tree import TreeStatistics, TreeStatisticsOf
+from capsella.models import Prediction, as_prediction
 
 
 class _Layer:
@@ -44,6 +20,8 @@ class _Layer:
 
     def __init__(self, sweep: bool) -> None:
         self.activity = Activity()
+        # below a convolution a capsule counts once for every window, as its couplings do.
+        self.sources = Activity()
         self.sweep = ActivitySweep(SWEEP) if sweep else None
         self.dynamics, self.entropy, self.change = RoutingDynamics(), CouplingEntropy(), CouplingChange()
         self.dim = 0
@@ -61,6 +39,7 @@ class _Layer:
         self.windows = seen.windows
         if seen.couplings is not None:
             self.routes = True
+            self.sources.update(seen.lower_activations[..., None])
             self.dynamics.update(seen.couplings)
             self.entropy.update(seen.couplings)
         if seen.trace is not None and len(seen.trace) > 1:
@@ -101,7 +80,7 @@ class Examination:
         layers = [seen[0].lower_activations, *(each.activations for each in seen)]
         self.broken += int(torch.stack([~each.isfinite().all(dim=1) for each in layers]).any(dim=0).sum())
         if targets is not None and targets.ndim == 1:
-            self.right += int((as_prediction(output).scores.argmax(dim=1) == targets).sum())
+            self.right += int((scores_of(output, len(images)).argmax(dim=1) == targets).sum())
             self.labelled += len(images)
             self.classes.update(targets.tolist())
 
@@ -124,9 +103,8 @@ class Examination:
             "guess": max(self.classes.values()) / self.labelled if self.labelled else None,
             "bias": None if self.adapter is not None else self._has_bias(),
             "layers": layers,
-            "negation_gap": None,
-            "negation_share": None,
-            "routing_matters": None,
+            **dict.fromkeys(("negation_gap", "negation_share", "negation_by", "routing_matters")),
+            **dict.fromkeys(("views_skipped", "compactness", "training")),
         }
 
     def _has_bias(self) -> bool:
@@ -149,21 +127,16 @@ def _layer_record(name: str, layer: _Layer, active: ActivityResult, above: Activ
     }
     if above is None or not layer.routes:
         return found
-    dead = above.dead
-    if layer.windows > 1:
-        # a target of a window is alive if it is so anywhere.
-        dead = dead.reshape(layer.windows, -1).all(dim=0)
     literal = layer.dynamics.compute()
-    sources = ~active.dead if len(active.dead) == len(literal.dyr) else None
-    live = layer.dynamics.compute(alive=~dead, alive_sources=sources)
+    live = live_dynamics(layer.dynamics, layer.sources.compute().dead, above.dead, windows=layer.windows)
     return found | {
-        "dyr": _number(live.dyr_mean),
-        "dys": _number(live.dys_mean),
-        "dyr_literal": _number(literal.dyr_mean),
-        "dys_literal": _number(literal.dys_mean),
+        "dyr": live.dyr_mean,
+        "dys": live.dys_mean,
+        "dyr_literal": literal.dyr_mean,
+        "dys_literal": literal.dys_mean,
         "targets": literal.targets,
         "live_targets": live.targets,
-        "entropy": _number(layer.entropy.compute().mean),
+        "entropy": layer.entropy.compute().mean,
         "change": [float(value) for value in layer.change.compute()] if layer.traced else None,
     }
 
@@ -172,130 +145,13 @@ def _at_threshold(found: ActivityResult) -> dict[str, float]:
     return {"active": found.active, "cas": found.cas, "car": found.car}
 
 
-def add_views(
-    record: dict[str, Any],
-    model: nn.Module,
-    adapter: Adapter | None,
-    kept: Sample,
-    views: Mapping[str, Iterable[float]],
-) -> None:
-    """Add how the activations of each layer correlate with those of the same images seen otherwise."""
-    if not views:
-        return
-    first = [_lengths(model, adapter, images) for images, _ in kept]
-    for view, amounts in views.items():
-        for amount in amounts:
-            found = [ViewpointCorrelation() for _ in record["layers"]]
-            for (images, _), before in zip(kept, first, strict=True):
-                after = _lengths(model, adapter, seen_from(images, view, amount))
-                for each, a, b in zip(found, before, after, strict=True):
-                    each.update(a, b)
-            mild = abs(amount - 1 if view == "scale" else amount) <= _MILD[view]
-            for layer, each in zip(record["layers"], found, strict=True):
-                # a capsule that is always zero says nothing.
-                row = {"correlation": _number(each.compute().nanmean()), "chance": _number(each.chance().nanmean())}
-                says = _IN_WORDS[view].format(amount)
-                layer["viewpoint"].setdefault(view, []).append({"amount": amount, **row, "is_mild": mild, "says": says})
-
-
-def _lengths(model: nn.Module, adapter: Adapter | None, images: Tensor) -> list[Tensor]:
-    _, seen = observe(model, images, adapter=adapter)
-    return [seen[0].lower_activations, *(each.activations for each in seen)]
-
-
-def add_changes(record: dict[str, Any], model: nn.Module, kept: Sample, loss: Loss) -> None:
-    """Add what changes with negative primary capsules and with other couplings, and what the loss reaches."""
-    gaps, largest = [0.0] * (len(record["layers"]) - 1), 0.0
-    swaps = RoutingSwaps(model)
-    swapped = False
-    reached = [(_Mean(), _Mean(), _Mean()) for _ in gaps]
-    graded = False
-    for images, targets in kept:
-        there, back = negated(model, images)
-        gaps = [max(gap, float((a - b).abs().max())) for gap, a, b in zip(gaps, there, back, strict=True)]
-        largest = max(largest, float(there[-1].abs().max()))
-        if targets is None:
-            continue
-        if targets.ndim == 1 and len(images) > 1:
-            swapped = True
-            swaps.update(images, targets)
-        graded = True
-        for moments, each in zip(reached, gradient_norms(model, images, targets, loss=loss), strict=True):
-            for moment, value in zip(moments, (each.lower, each.upper, each.weights), strict=True):
-                moment.update(value, len(images))
-    record["negation_gap"] = gaps[-1]
-    record["negation_share"] = gaps[-1] / largest if largest > 0 else None
-    for layer, gap in zip(record["layers"][1:], gaps, strict=True):
-        layer["negation_gap"] = gap
-    if swapped:
-        record["routing_matters"] = {key: value for key, value in vars(swaps.compute()).items() if key != "images"}
-    if graded:
-        for k, layer in enumerate(record["layers"]):
-            is_last = k == len(reached)
-            gradient = reached[-1][1].value if is_last else reached[k][0].value
-            if len(gradient) != layer["capsules"]:
-                # a convolution above sees a capsule in several windows.
-                gradient = reached[k - 1][1].value
-            layer["gradient"], layer["gradients"] = float(gradient.mean()), _digits(gradient)
-            # classes that are as they should be have no gradient, and in a layer that nothing reaches nothing is starved.
-            if not is_last:
-                layer["starved"] = float((gradient < _STARVED * gradient.mean()).double().mean())
-            if k:
-                blocks = reached[k - 1][2].value  # [I, J]
-                layer["weight_gradient"], layer["weight_gradients"] = float(blocks.mean()), _digits(blocks.mean(dim=0))
-
-
-class _Mean:
-    """A mean over images, of means of batches."""
-
-    def __init__(self) -> None:
-        self._sum, self._images = torch.zeros(()), 0
-
-    def update(self, mean: Tensor, images: int) -> None:
-        self._sum = self._sum.to(mean.device) + images * mean
-        self._images += images
-
-    @property
-    def value(self) -> Tensor:
-        return self._sum / self._images
-
-
-def add_costs(record: dict[str, Any], model: nn.Module, images: Tensor) -> None:
-    """Add what each routing takes beside attention, for the lower capsules of one batch."""
-    given: list[tuple[RoutingLayer, Tensor, Tensor | None]] = []
-
-    def tap(name: str, layer: RoutingLayer, poses: Tensor, activations: Tensor | None, route: Route) -> Routed:
-        given.append((layer, poses, activations))
-        return route(poses, activations)
-
-    with tapped(model, tap):
-        model(images[:64])
-    for layer_record, (layer, poses, activations) in zip(record["layers"], given, strict=False):
-        # couplings that are learned for each position belong to the layer's own call alone.
-        if layer.positions is None:
-            layer_record["cost"] = vars(routing_cost(layer, poses, activations))
-
-
-def some_trees(
-    model: nn.Module, adapter: Adapter | None, images: Tensor, views: Mapping[str, Iterable[float]]
-) -> tuple[tuple[ParseTree, ...], ParseTree | None, Tensor | None]:
-    """Return the trees of a few images, and that of the first one turned."""
-    some = images[:_TREES]
-    if views and images.ndim == 4:
-        some = torch.cat([some, seen_from(images[:1], "rotation", _MILD["rotation"])])
-    try:
-        trees = trees_of(*observe(model, some, adapter=adapter))
-    except ValueError:
-        return (), None, None
-    turned = len(some) > len(images[:_TREES])
-    return tuple(trees[:-1] if turned else trees), trees[-1] if turned else None, some
-
-
-def _digits(values: Tensor) -> list[float]:
-    """Return numbers with as many digits as anybody reads."""
-    return [float(f"{value:.3g}") for value in values.tolist()]
-
-
-def _number(value: float | Tensor) -> float | None:
-    """Return a number for JSON, which knows no NaN."""
-    return float(value) if math.isfinite(float(value)) else None
+def scores_of(output: Any, images: int) -> Tensor:
+    """Return the scores [B, J] of what a network returned for B images; anything else is one line."""
+    works = "wrap it in a module that does, or leave targets out"
+    if not isinstance(output, Tensor | Prediction):
+        kind = type(output).__name__
+        raise TypeError(f"model returned a {kind}; with targets expected a Prediction or a tensor of scores [B, J]: {works}")
+    scores = as_prediction(output).scores
+    if scores.ndim != 2 or len(scores) != images:
+        raise ValueError(f"model returned scores {list(scores.shape)}; with targets expected [B={images}, J]: {works}")
+    return scores

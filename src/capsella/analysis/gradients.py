@@ -1,8 +1,4 @@
-r"""Which capsules and weights the loss still reaches, and whether a dead capsule ever comes back (mitterreiter2023, 4.3).
-
-The paper's Theorem 2: the gradient of W_ij is the outer product of the lower capsule u_i and the vote's gradient, and the
-gradient of u_i passes through W_ij. A capsule that is near zero moves its weights little, and weights near zero move it little.
-"""
+"""Which capsules and weights the loss still reaches, and whether a dead capsule ever comes back (mitterreiter2023, 4.3)."""
 
 from __future__ import annotations
 
@@ -45,15 +41,89 @@ def margin(prediction: Prediction, targets: Tensor) -> Tensor:
     return F.margin_loss(prediction.scores, targets)
 
 
+@dataclass(frozen=True)
+class _Gradients:
+    """Of a batch of B images, for each routing layer that ran: its name, and ∂L/∂u of lower and upper poses, and ∂L/∂W."""
+
+    names: list[str]
+    lower: list[Tensor]
+    upper: list[Tensor]
+    weights: list[Tensor]
+
+
+class GradientNorms:
+    """Streams ``gradient_norms``: ``update(images, targets)`` with each batch.
+
+    What is held is one number for each capsule and one tensor of the size of each layer's weights, whose lengths can be taken
+    only when all images are in it.
+
+    Args:
+        model: as there.
+        loss: as there.
+    """
+
+    def __init__(self, model: nn.Module, *, loss: Loss = margin) -> None:
+        self._model, self._loss = model, loss
+        self._names: list[str] = []
+        self._sums: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._images = 0
+
+    def update(self, images: Tensor, targets: Tensor) -> None:
+        """Add a batch; ``targets`` are classes [B] or multi-hot [B, J]."""
+        B = len(images)
+        found = _gradients(self._model, images, targets, self._loss)
+        parts = zip(found.lower, found.upper, found.weights, strict=True)
+        # sums over images: the mean over the batch is taken out of the loss, and put back over all images at the end.
+        sums = [(_reach(lower, B), _reach(upper, B), B * weight.double()) for lower, upper, weight in parts]
+        if not self._images:
+            self._names, self._sums = found.names, sums
+        elif found.names != self._names:
+            raise ValueError(f"the layers that ran are {found.names}; expected {self._names}, as before")
+        else:
+            self._sums = [(a + x, b + y, c + z) for (a, b, c), (x, y, z) in zip(self._sums, sums, strict=True)]
+        self._images += B
+
+    def compute(self) -> list[LayerGradients]:
+        """Return what ``gradient_norms`` gives for all batches at once."""
+        n = self._images
+        if not n:
+            raise ValueError("nothing has been seen yet; call update() with at least one image first")
+        return [
+            LayerGradients(name, lower / n, upper / n, (weight / n).flatten(2).norm(dim=-1))
+            for name, (lower, upper, weight) in zip(self._names, self._sums, strict=True)
+        ]
+
+
 def gradient_norms(model: nn.Module, images: Tensor, targets: Tensor, *, loss: Loss = margin) -> list[LayerGradients]:
     """Measure the gradients of a batch, layer by layer; the model's own gradients are left as they were.
+
+    For the loss L_b of each of B images, lower capsules u_i, upper capsules v_j and the weights W_ij of a pair::
+
+        lower(i) = (1/B) Σ_b ‖∂L_b/∂u_i‖     upper(j) = (1/B) Σ_b ‖∂L_b/∂v_j‖     weights(i, j) = ‖(1/B) Σ_b ∂L_b/∂W_ij‖
+
+    mitterreiter2023's Theorem 2 says why they starve together: ∂L/∂W_ij is the outer product of u_i and the vote's gradient,
+    and ∂L/∂u_i passes through W_ij. A capsule that is near zero moves its weights little, and weights near zero move it
+    little. The vote's gradient includes the path through the couplings: nothing is detached.
 
     Args:
         model: any network with capsella's routing layers.
         images: [B, …].
         targets: classes [B] or multi-hot [B, J].
-        loss: of the network's answers.
+        loss: of the network's answers, with the mean over the batch.
+
+    Example:
+        >>> import capsella
+        >>> model = capsella.create_model("capsnet_small")
+        >>> (found,) = gradient_norms(model, torch.rand(2, 1, 28, 28), torch.tensor([3, 7]))
+        >>> tuple(found.lower.shape), tuple(found.weights.shape)
+        ((72,), (72, 10))
     """
+    found = GradientNorms(model, loss=loss)
+    found.update(images, targets)
+    return found.compute()
+
+
+def _gradients(model: nn.Module, images: Tensor, targets: Tensor, loss: Loss) -> _Gradients:
     layers = routing_layers(model)
     # in the order in which they run, and as often.
     names: list[str] = []
@@ -84,17 +154,14 @@ def gradient_norms(model: nn.Module, images: Tensor, targets: Tensor, *, loss: L
         for weight in frozen:
             weight.requires_grad_(False)
     kept = [torch.zeros_like(x) if g is None else g for x, g in zip(asked, found, strict=True)]
-    n, B = len(names), len(images)
-    return [
-        LayerGradients(name, _reach(kept[k], B), _reach(kept[n + k], B), kept[2 * n + k].flatten(2).double().norm(dim=-1))
-        for k, name in enumerate(names)
-    ]
+    n = len(names)
+    return _Gradients(names, kept[:n], kept[n : 2 * n], kept[2 * n :])
 
 
 def _reach(gradient: Tensor, images: int) -> Tensor:
-    """Return the mean over images of each capsule's gradient, with the mean over the batch taken out of the loss."""
+    """Return the sum over images of each capsule's gradient, with the mean over the batch taken out of the loss."""
     lengths = gradient.double().norm(dim=-1) * images  # [B·L, M]
-    reached: Tensor = lengths.reshape(images, -1).mean(dim=0)
+    reached: Tensor = lengths.reshape(images, -1).sum(dim=0)
     return reached
 
 

@@ -1,20 +1,16 @@
-r"""Can a network tell x from −x (peer2022)?
-
-Without a bias, routing by agreement and EM are odd or even in their input: poses of −x are the negative of those of x, and
-activations are the same. A net whose scores are activations then gives one answer for both, whatever is learned. The trunk,
-with its biases and ReLUs, is not odd, so what is negated are the primary capsules.
-"""
+"""Can a network tell x from −x (peer2022)?"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from capsella.analysis.layers import Route, tapped
-from capsella.models import as_prediction, evaluating
+from capsella.models import Prediction, as_prediction, evaluating
 from capsella.nn import RoutingLayer
 from capsella.routing import Routed
 from capsella.shapes import check_floating
@@ -24,20 +20,27 @@ class NegationGap:
     """Streams ``negation_gap``: ``update(x)`` with each batch."""
 
     def __init__(self, fn: Callable[[Tensor], Any]) -> None:
-        self._fn, self._gaps = fn, [0.0]
+        self._fn, self._gap = fn, 0.0
 
     def update(self, x: Tensor) -> None:
         """Compare a batch with its negative."""
-        self._gaps.append(negation_gap(self._fn, x))
+        self._gap = larger(self._gap, negation_gap(self._fn, x))
 
     def compute(self) -> float:
         """Return what ``negation_gap`` gives for all batches at once."""
-        # torch's maximum, unlike Python's, does not lose what is no number.
-        return float(torch.tensor(self._gaps, dtype=torch.float64).max())
+        return self._gap
 
 
 def negation_gap(fn: Callable[[Tensor], Any], x: Tensor) -> float:
-    """Return max |score(x) − score(−x)| over the batch; 0 for what cannot tell x from −x.
+    """Return how far the scores of x and of −x are apart at most; 0 for what cannot tell x from −x (peer2022).
+
+    Over the images b of a batch and the classes j::
+
+        gap = max_bj |score_j(x_b) − score_j(−x_b)|
+
+    Without a bias, routing by agreement and EM are odd or even in their input: poses of −x are the negative of those of x, and
+    activations are the same. A net whose scores are activations then gives one answer for both, whatever is learned. A trunk
+    with biases and ReLUs is not odd, so what is negated are the primary capsules.
 
     Args:
         fn: gives scores, as a tensor or as a ``Prediction``; for a net, ``model.from_primary``.
@@ -60,6 +63,42 @@ def _scores(output: Any) -> Tensor:
     return scores
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a network said of a batch, in the type that it has.
+
+    Attributes:
+        scores: [B, J], or None where it returned neither a ``Prediction`` nor a tensor.
+        activations: [B, M] of every routing layer; convolutions have their windows folded into B.
+    """
+
+    scores: Tensor | None
+    activations: list[Tensor]
+
+
+def answers(model: nn.Module, images: Tensor) -> tuple[Answer, Answer]:
+    """Return what a network says with its primary capsules as they are and with their negative.
+
+    Args:
+        model: any network with capsella's routing layers; its lowest one is where the poses are negated.
+        images: that it takes.
+    """
+
+    def run(sign: float) -> Answer:
+        found: list[Tensor] = []
+
+        def tap(name: str, layer: RoutingLayer, poses: Tensor, activations: Tensor | None, route: Route) -> Routed:
+            result = route(poses if found else sign * poses, activations)
+            found.append(result.activations.detach())
+            return result
+
+        with evaluating(model), tapped(model, tap):
+            output = model(images)
+        return Answer(_scores(output).detach() if isinstance(output, Tensor | Prediction) else None, found)
+
+    return run(1.0), run(-1.0)
+
+
 def negated(model: nn.Module, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """Return the activations [B, J] of every routing layer, for the primary capsules as they are and for their negative.
 
@@ -69,17 +108,10 @@ def negated(model: nn.Module, images: Tensor) -> tuple[list[Tensor], list[Tensor
         model: any network with capsella's routing layers; its lowest one is where the poses are negated.
         images: that it takes.
     """
+    there, back = answers(model, images)
+    return there.activations, back.activations
 
-    def run(sign: float) -> list[Tensor]:
-        found: list[Tensor] = []
 
-        def tap(name: str, layer: RoutingLayer, poses: Tensor, activations: Tensor | None, route: Route) -> Routed:
-            result = route(poses if found else sign * poses, activations)
-            found.append(result.activations.detach())
-            return result
-
-        with evaluating(model), tapped(model, tap):
-            model(images)
-        return found
-
-    return run(1.0), run(-1.0)
+def larger(a: float, b: float) -> float:
+    """Return the larger of two numbers; unlike Python's ``max``, it does not lose what is no number."""
+    return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)

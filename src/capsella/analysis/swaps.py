@@ -67,7 +67,16 @@ class RoutingSwaps:
 
 
 def routing_matters(model: nn.Module, images: Tensor, targets: Tensor) -> RoutingMatters:
-    """Measure the accuracy with the network's couplings, with uniform ones and with those of another image.
+    """Measure the accuracy with the network's couplings, with uniform ones and with those of another image (after gu2021).
+
+    In every routing layer at once, without training again, c_ij of the last iteration is replaced::
+
+        own      c_ij
+        uniform  (1/IJ) Σ_ij c_ij       1/J for couplings that are shares
+        other    c_ij of the image half a batch away
+
+    and s_j = Σ_i c_ij û_ij goes on through bias and squash, for EM through one M-step. gu2021 and mitterreiter2023 train
+    nets with uniform couplings from the start, which is another question: here the weights have learned with their own.
 
     Args:
         model: any network with capsella's routing layers.

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from capsella.analysis.records import completed
 from capsella.errors import unknown_name
+from capsella.nn.init import LENGTH_PRESERVING
 
 GUIDE = "docs/doctor.md"
 
@@ -26,6 +28,7 @@ class Symptom:
         tries: what to try, most promising first.
         link: to the section that explains it.
         is_note: whether it is worth knowing rather than a disease.
+        means: what that section says, in a sentence.
     """
 
     key: str
@@ -36,6 +39,7 @@ class Symptom:
     tries: tuple[str, ...]
     link: str
     is_note: bool = False
+    means: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything, as JSON can hold it."""
@@ -44,17 +48,28 @@ class Symptom:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of symptom: its bound, and what is said of it wherever it is found."""
+    """A kind of symptom, and what is said of it wherever it is found.
+
+    Attributes:
+        title: in a few words.
+        papers: what the papers had.
+        tries: what to try.
+        section: of the guide.
+        means: what the section says, in a sentence.
+        is_note: whether it is worth knowing rather than a disease.
+    """
 
     title: str
     papers: str
     tries: tuple[str, ...]
     section: str
+    means: str
     is_note: bool = False
 
     def found(self, key: str, layer: int | None, figure: float, says: str) -> Symptom:
         """Return the symptom for one layer."""
-        return Symptom(key, layer, figure, says, self.papers, self.tries, f"{GUIDE}#{self.section}", self.is_note)
+        link = f"{GUIDE}#{self.section}"
+        return Symptom(key, layer, figure, says, self.papers, self.tries, link, self.is_note, self.means)
 
 
 _BIAS = "a bias on every routing layer (bias=True)"
@@ -70,60 +85,70 @@ SYMPTOMS: dict[str, Kind] = {
         "none reports such a net; lengths lie between 0 and 1 (mitterreiter2023, section 3)",
         ("a smaller learning rate (--lr)", "a checkpoint from before", "float32 (--precision float32)"),
         "broken",
+        "Infinite or undefined activations spread to whatever is measured, so that no other figure can be trusted.",
     ),
     "guessing": Kind(
         "answers no better than guessing",
         "peer2022, Tables 2 and 3: deep nets without a bias stay near 10 % of ten classes, with one they train",
         (_BIAS, _START, _FEWER),
         "guessing",
+        "Of what lies between always naming the most frequent class and no mistake at all, less than a twentieth is gained.",
     ),
     "dead": Kind(
         "dead capsules",
         "mitterreiter2023, Table 2: 0, 7, 56, 63 and 0 % of the capsules in layers 1 to 5; a healthy net has none",
         (_START, _BIAS, _FEWER, _TRAINABLE),
         "dead-capsules",
+        "A dead capsule is as good as zero for every image: it says nothing, and the votes that it gets are lost.",
     ),
     "static": Kind(
         "static routing",
         "mitterreiter2023, Table 1: 1.7 and 1.8 live targets, dyr 0.25 and 0.30, in its static layers; perfect routing: dyr 1",
         (_UNIFORM, "more routing iterations (num_iters)", "longer votes: " + _START),
         "static-routing",
+        "Couplings that hardly differ between images choose nothing; a capsule that chooses needs at least two targets.",
     ),
     "uniform": Kind(
         "couplings that are all alike",
         "mitterreiter2023: nets with uniform couplings classify better than routed ones; a parse tree needs choices",
         ("longer votes: " + _START, "more routing iterations (num_iters)", _UNIFORM),
         "uniform-couplings",
+        "All targets get the same share of every capsule, as they do where votes are too short to agree or disagree.",
     ),
     "blind": Kind(
         "x and −x are one",
         "peer2022, Table 1: signs of numbers 49.6 and 49.4 % right without a bias, 99.7 and 99.8 % with one (agreement, EM)",
         (_BIAS,),
         "negation",
+        "Without a bias agreement and EM give a capsule and its negative the same activations, whatever was learned.",
     ),
     "moved": Kind(
         "no viewpoint invariance",
         "mitterreiter2023, Figure 4: correlations fall with growing transformations in all layers; invariant capsules keep 1",
         ("training on transformed images (--set data.augment=affnist)", "another backbone, as the paper suggests"),
         "viewpoint",
+        "Of the correlation that lies above chance, more than half is lost under a change that a person would not mind.",
     ),
     "starved": Kind(
         "capsules that the loss does not reach",
         "mitterreiter2023, Theorem 2: small capsules and small weights keep each other small; once dead, never active again",
         (_START, _BIAS, _FEWER),
         "starvation",
+        "These capsules get less than a hundredth of their layer's mean gradient, so that training hardly moves them.",
     ),
     "idle": Kind(
         "routing that does not matter",
         "gu2021, mitterreiter2023: uniform couplings do as well as routed ones; a net with a parse tree loses without its own",
         (_UNIFORM, _TRAINABLE),
         "does-routing-matter",
+        "The same coupling everywhere, in the place of the net's own and without training again, loses less than one point.",
     ),
     "always": Kind(
         "primary capsules that are always active",
         "mitterreiter2023, Table 2: all 16 primary capsules active in every image, so that they say nothing of what is in it",
         ("another backbone, as the paper suggests",),
         "always-active",
+        "A capsule that is active in every image says nothing by being there, which is what a node of a tree should do.",
         is_note=True,
     ),
 }
@@ -142,7 +167,12 @@ _FIXED = ("uniform", "trainable", "quadratic")
 
 
 def find_symptoms(record: Mapping[str, Any]) -> list[Symptom]:
-    """Return every symptom that a diagnosis' figures show, by layer and then for the whole network."""
+    """Return every symptom that a diagnosis' figures show, by layer and then for the whole network.
+
+    Args:
+        record: of a ``Diagnosis``, or of a file, of this version or of one before.
+    """
+    record = completed(record)
     if record["non_finite"]:
         says = f"activations are no numbers in {record['non_finite']:.0%} of the images; no other figure means anything"
         return [SYMPTOMS["broken"].found("broken", None, record["non_finite"], says)]
@@ -151,12 +181,18 @@ def find_symptoms(record: Mapping[str, Any]) -> list[Symptom]:
     for number, layer in enumerate(layers, 1):
         found += _of_layer(number, layer, routes=number < len(layers), varied=record["images"] >= _IMAGES)
     found += _of_network(record)
-    # what every layer has already need not be tried.
-    return [_without(symptom, _BIAS) for symptom in found] if record["bias"] else found
+    # what every layer has already need not be tried, nor how the run began.
+    had = [advice for advice, is_there in ((_BIAS, record["bias"]), (_START, _starts_preserving(record))) if is_there]
+    return [_without(symptom, had) for symptom in found]
 
 
-def _without(symptom: Symptom, advice: str) -> Symptom:
-    return replace(symptom, tries=tuple(each for each in symptom.tries if each != advice))
+def _starts_preserving(record: Mapping[str, Any]) -> bool:
+    """Tell whether a network is known to have begun with a length-preserving start."""
+    return bool((record["model"] or {}).get("init") == LENGTH_PRESERVING)
+
+
+def _without(symptom: Symptom, had: Sequence[str]) -> Symptom:
+    return replace(symptom, tries=tuple(each for each in symptom.tries if not any(advice in each for advice in had)))
 
 
 def _of_layer(number: int, layer: Mapping[str, Any], *, routes: bool, varied: bool) -> list[Symptom]:
@@ -224,7 +260,8 @@ def _of_network(record: Mapping[str, Any]) -> list[Symptom]:
         found.append(SYMPTOMS["guessing"].found("guessing", None, record["accuracy"], says))
     gap = record["negation_share"]
     if gap is not None and gap < BLIND:
-        says = "this net cannot tell x from −x: its scores are the same for primary capsules and their negative"
+        what = "scores" if record["negation_by"] == "scores" else "last activations"
+        says = f"this net cannot tell x from −x: its {what} are the same for primary capsules and their negative"
         found.append(SYMPTOMS["blind"].found("blind", None, gap, says))
     swaps = record["routing_matters"]
     layers = record["layers"]

@@ -1,13 +1,4 @@
-r"""Do capsules stay active when the view changes (mitterreiter2023, section 4.2)?
-
-For one capsule and N images, v¹ holds its lengths for the images and v² those for the same images seen otherwise:
-
-    correlation = v¹·v² / (‖v¹‖ ‖v²‖)
-
-Nothing is centred, so lengths that have nothing to do with each other correlate too: over all ways to pair the images with the
-changed ones, the mean of the same figure is mean(v¹) mean(v²) / √(mean(v¹²) mean(v²²)). A capsule is invariant as far as its
-correlation lies above that.
-"""
+"""Do capsules stay active when the view changes (mitterreiter2023, section 4.2)?"""
 
 from __future__ import annotations
 
@@ -61,7 +52,15 @@ class ViewpointCorrelation:
 
 
 def viewpoint_correlation(norms_a: Tensor, norms_b: Tensor) -> Tensor:
-    """Return the uncentred cosine over images, one for each capsule; NaN for one that is always zero.
+    """Return the uncentred cosine over images, one for each capsule (mitterreiter2023, section 4.2).
+
+    For one capsule and N images, v¹ holds its lengths for the images and v² those for the same images seen otherwise::
+
+        correlation = v¹·v² / (‖v¹‖ ‖v²‖)
+
+    The paper's formula, per capsule and over images (a notebook of its authors standardises each image over capsules
+    instead). Nothing is centred, so lengths that have nothing to do with each other correlate too: see
+    ``chance_correlation``. NaN for a capsule that is always zero.
 
     Args:
         norms_a: [N, M], lengths of M capsules for N images.
@@ -77,7 +76,22 @@ def viewpoint_correlation(norms_a: Tensor, norms_b: Tensor) -> Tensor:
 
 
 def chance_correlation(norms_a: Tensor, norms_b: Tensor) -> Tensor:
-    """Return the mean of ``viewpoint_correlation`` over all ways to pair the images: what it is without any invariance."""
+    """Return the mean of ``viewpoint_correlation`` over all ways to pair the images: what it is without any invariance.
+
+    In closed form, since a pairing chosen at random makes the product of two lengths that of their means::
+
+        chance = mean(v¹) mean(v²) / √(mean(v¹²) mean(v²²))
+
+    A capsule is invariant as far as its correlation lies above this. The paper prints no such figure.
+
+    Args:
+        norms_a: [N, M], lengths of M capsules for N images.
+        norms_b: [N, M], lengths for the same images seen otherwise.
+
+    Example:
+        >>> round(chance_correlation(torch.tensor([[1.0], [0.0]]), torch.tensor([[1.0], [1.0]])).item(), 4)
+        0.7071
+    """
     found = ViewpointCorrelation()
     found.update(norms_a, norms_b)
     return found.chance()

@@ -33,6 +33,9 @@ from capsella.nn.base import RoutingLayer
 
 _log = logging.getLogger(__name__)
 
+LENGTH_PRESERVING = "length_preserving"
+"""The name of the start that needs data, in plans and records: a network's own start, rescaled by ``length_preserving_``."""
+
 
 @dataclass(frozen=True)
 class Scheme:

@@ -96,12 +96,3 @@ def couplings(model: CapsuleNet, data: ImageData, index: int) -> CouplingView:
         grid=grid,
         extent=grid_extent(windows, (side, side)),
     )
-
-
-def shown(image: Tensor) -> Tensor:
-    """Return an image [C, H, W] with values from 0 to 1: as it is, or stretched from its least to its largest value."""
-    image = image.detach().float().cpu()
-    low, high = float(image.min()), float(image.max())
-    if low >= 0 and high <= 1:
-        return image
-    return (image - low) / (high - low) if high > low else image.new_zeros(image.shape)

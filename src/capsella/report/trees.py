@@ -1,7 +1,8 @@
 """Fuzzy parse trees as SVG text (mitterreiter2023, figures 2, 3 and 5): layers are columns, capsules circles, couplings lines.
 
 All are pure functions of the plain dicts that ``capsella.analysis`` writes (``as_dict()``), so that a record on disk is enough
-for a picture. Ink is ``currentColor`` and the ground is transparent. Nothing is told by colour alone: a line is wider and more
+for a picture; a record may have some capsules of a large layer only (``numbers``, of ``sizes`` in all). Ink is
+``currentColor`` and the ground is transparent. Nothing is told by colour alone: a line is wider and more
 opaque the stronger its coupling, a negative one is dashed; the area of a disc is its capsule's activation.
 """
 
@@ -47,10 +48,22 @@ Flags: TypeAlias = Sequence[Sequence[bool]]
 
 @dataclass(frozen=True, eq=False)
 class _Tree:
-    """A checked tree: ``layers`` [M] each, ``edges`` [I, J] between them, ``dead`` [M] each or None."""
+    """A checked tree.
+
+    Attributes:
+        layers: [M] each, of the capsules that the record has.
+        edges: [I, J] between them.
+        numbers: of these capsules in their layers.
+        sizes: of the layers, with those that the record does not have.
+        dead: of whole layers, or None.
+        answer: place of the answer among those of the last layer that there are.
+        quantity: what ``layers`` are.
+    """
 
     layers: tuple[Array, ...]
     edges: tuple[Array, ...]
+    numbers: tuple[tuple[int, ...], ...]
+    sizes: tuple[int, ...]
     dead: tuple[Array, ...] | None = None
     answer: int | None = None
     quantity: str = "activation"
@@ -61,7 +74,7 @@ class _Frame:
     """What trees have in common that are compared.
 
     Attributes:
-        kept: the capsules that are shown of each layer, in their order.
+        kept: the capsules that are shown of each layer, in their order, as places among those that the record has.
         discs: of each layer, the activation whose disc fills its circle.
         lines: of each gap, the coupling with the full line.
         class_names: of all classes.
@@ -122,8 +135,8 @@ def tree_svg(
         tree: ``ParseTree.as_dict()``.
         label: what the picture shows, for those who do not see it.
         image: the input as a data URI, as ``image_uri`` makes it.
-        dead: the dead capsules of each layer, which are crossed.
-        class_names: one per capsule of the last layer; numbers if None.
+        dead: the dead capsules of each whole layer, which are crossed.
+        class_names: one per capsule of the whole last layer; numbers if None.
         most: of layers with more capsules than this, so many with the largest activations are shown.
 
     Returns:
@@ -212,9 +225,10 @@ def pair_svg(
         An ``<svg>`` element.
     """
     trees = [_read_tree("one", one, dead), _read_tree("other", other, dead)]
-    sizes = [[len(layer) for layer in tree.layers] for tree in trees]
-    if sizes[0] != sizes[1]:
-        raise ValueError(f"other has layers of {sizes[1]} capsules; expected those of one, {sizes[0]}")
+    if trees[0].sizes != trees[1].sizes:
+        raise ValueError(f"other has layers of {list(trees[1].sizes)} capsules; expected those of one, {list(trees[0].sizes)}")
+    if trees[0].numbers != trees[1].numbers:
+        raise ValueError("other has other capsules of its layers than one; expected the same numbers")
     for name, given in (("captions", captions), ("images", images)):
         if given is not None and (isinstance(given, str) or len(given) != 2):
             raise ValueError(f"{name} has {len(given)} entries; expected one for each of two trees")
@@ -243,8 +257,24 @@ def _read_tree(name: str, record: Record, dead: Any, *, layers: str = "layers", 
         _array(values, "I J", name=f"{name}[{edges!r}][{k}]", I=len(found[k]), J=len(found[k + 1]))
         for k, values in enumerate(matrices)
     )
+    numbers, sizes = _read_numbers(name, record, found)
     quantity = "activation" if layers == "layers" else "standard deviation"
-    return _Tree(found, couplings, _read_dead(dead, found), _read_answer(name, record, len(found[-1])), quantity)
+    return _Tree(found, couplings, numbers, sizes, _read_dead(dead, sizes), _read_answer(name, record, numbers[-1]), quantity)
+
+
+def _read_numbers(name: str, record: Record, layers: Sequence[Array]) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """Return which capsules of its layers a record has, and how many there are: all, unless it says so."""
+    own = [len(layer) for layer in layers]
+    if record.get("numbers") is None:
+        return tuple(tuple(range(size)) for size in own), tuple(own)
+    numbers = tuple(tuple(whole_number(f"{name}['numbers']", i) for i in each) for each in record["numbers"])
+    sizes = tuple(whole_number(f"{name}['sizes']", size) for size in _entry(name, record, "sizes"))
+    if [len(each) for each in numbers] != own or len(sizes) != len(own):
+        raise ValueError(f"{name}['numbers'] are {[len(each) for each in numbers]} of {len(sizes)} layers; expected {own}")
+    for k, (each, size) in enumerate(zip(numbers, sizes, strict=True)):
+        if list(each) != sorted(set(each)) or each[0] < 0 or each[-1] >= size:
+            raise ValueError(f"{name}['numbers'][{k}] are no capsules of {size}; expected ascending numbers below that")
+    return numbers, sizes
 
 
 def _entry(name: str, record: Record, key: str) -> Any:
@@ -265,27 +295,26 @@ def _array(values: Values, axes: str, *, name: str, **sizes: int) -> Array:
         raise ValueError(f"{name} is no array of numbers; expected [{', '.join(axes.split())}]") from error
 
 
-def _read_dead(dead: Any, layers: Sequence[Array]) -> tuple[Array, ...] | None:
+def _read_dead(dead: Any, sizes: Sequence[int]) -> tuple[Array, ...] | None:
     if dead is None:
         return None
-    if len(dead) != len(layers):
-        raise ValueError(f"dead has {len(dead)} layers; expected {len(layers)}")
-    found = tuple(_array(flags, "M", name=f"dead[{k}]", M=len(layers[k])) for k, flags in enumerate(dead))
+    if len(dead) != len(sizes):
+        raise ValueError(f"dead has {len(dead)} layers; expected {len(sizes)}")
+    found = tuple(_array(flags, "M", name=f"dead[{k}]", M=sizes[k]) for k, flags in enumerate(dead))
     for k, flags in enumerate(found):
         if not np.isin(flags, (0, 1)).all():
             raise ValueError(f"dead[{k}] has values other than True and False; expected one of them for each capsule")
     return found
 
 
-def _read_answer(name: str, record: Record, classes: int) -> int | None:
+def _read_answer(name: str, record: Record, classes: Sequence[int]) -> int | None:
     if record.get("answer") is None:
         return None  # statistics are of many images
     answer = whole_number(f"{name}['answer']", record["answer"])
-    if not 0 <= answer < classes:
-        raise ValueError(
-            f"{name}['answer']={answer} is no capsule of the last layer; expected a number from 0 to {classes - 1}"
-        )
-    return answer
+    if answer not in classes:
+        known = f"one of {list(classes)}" if record.get("numbers") else f"a number from 0 to {len(classes) - 1}"
+        raise ValueError(f"{name}['answer']={answer} is no capsule of the last layer; expected {known}")
+    return classes.index(answer)
 
 
 def _check_spreads(means: _Tree, spreads: _Tree) -> None:
@@ -299,7 +328,7 @@ def _check_spreads(means: _Tree, spreads: _Tree) -> None:
 
 def _frame(trees: Sequence[_Tree], class_names: Sequence[str] | None, most: int) -> _Frame:
     check_count("most", most)
-    classes = len(trees[0].layers[-1])
+    classes = trees[0].sizes[-1]
     if class_names is not None and (isinstance(class_names, str) or len(class_names) != classes):
         raise ValueError(f"class_names has {len(class_names)} entries; expected {classes}, one per capsule of the last layer")
     names = tuple(map(str, range(classes) if class_names is None else class_names))
@@ -387,9 +416,10 @@ def _nodes(tree: _Tree, frame: _Frame, k: int, x: float, top: float) -> str:
     nodes = []
     for capsule, y in zip(frame.kept[k], frame.ys(k), strict=True):
         value = float(tree.layers[k][capsule])
-        is_dead = tree.dead is not None and tree.dead[k][capsule] > 0
+        number = tree.numbers[k][capsule]
+        is_dead = tree.dead is not None and tree.dead[k][number] > 0
         is_answer = is_last and capsule == tree.answer
-        what = f"class {frame.class_names[capsule]}" if is_last else f"capsule {capsule}"
+        what = f"class {frame.class_names[number]}" if is_last else f"capsule {number}"
         state = ", dead" if is_dead else ", the answer" if is_answer else ""
         title = html.escape(f"layer {k + 1}, {what}: {tree.quantity} {value:.2f}{state}")
         nodes.append(f"<g><title>{title}</title>{_node(x, top + y, value / frame.discs[k], is_dead, is_answer)}</g>")
@@ -418,7 +448,7 @@ def _names(tree: _Tree, frame: _Frame, x: float, top: float) -> tuple[str, float
     """Return the names of the classes beside the last layer, and how far they reach from it."""
     lines, reach = [], 0.0
     for capsule, y in zip(frame.kept[-1], frame.ys(len(frame.kept) - 1), strict=True):
-        name = " ".join(frame.class_names[capsule].split())
+        name = " ".join(frame.class_names[tree.numbers[-1][capsule]].split())
         short = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
         is_answer = capsule == tree.answer
         said = f'<tspan font-weight="700">{html.escape(short)}</tspan> · answer' if is_answer else html.escape(short)
@@ -428,7 +458,7 @@ def _names(tree: _Tree, frame: _Frame, x: float, top: float) -> tuple[str, float
 
 
 def _layer_caption(tree: _Tree, frame: _Frame, k: int) -> list[str]:
-    number, shown = len(tree.layers[k]), len(frame.kept[k])
+    number, shown = tree.sizes[k], len(frame.kept[k])
     word = "class" if k == len(tree.layers) - 1 else "capsule"
     words = word if number == 1 else "classes" if word == "class" else "capsules"
     dead = 0 if tree.dead is None else int(tree.dead[k].sum())
@@ -493,7 +523,7 @@ def _scale_notes(frame: _Frame, unit: float = 1.0) -> list[str]:
 def _cut_notes(trees: Sequence[_Tree], frame: _Frame, unit: float = 1.0) -> list[str]:
     """Say what is not drawn, where something is not."""
     notes = []
-    if any(len(kept) < len(layer) for kept, layer in zip(frame.kept, trees[0].layers, strict=True)):
+    if any(len(kept) < size for kept, size in zip(frame.kept, trees[0].sizes, strict=True)):
         notes.append("Of large layers, the capsules with the largest activations are shown.")
     weak = [
         (np.abs(edges) < VISIBLE * top) & (edges != 0) for t in trees for edges, top in zip(t.edges, frame.lines, strict=True)

@@ -17,12 +17,11 @@ from capsella.errors import check_choice, unknown_name
 from capsella.models import Model, create_model
 from capsella.models.registry import entry
 from capsella.nn import init as initialisation
+from capsella.nn.init import LENGTH_PRESERVING
 from capsella.train.config import TrainConfig, fields
 from capsella.train.fitting import fit
 from capsella.train.run import Run
 
-# a start that needs data: the model's own initialisation, rescaled on the first batch.
-LENGTH_PRESERVING = "length_preserving"
 _SHARED_DATA_OPTIONS = ("augment", "normalise")
 
 
@@ -127,6 +126,23 @@ class Plan:
     def as_dict(self) -> dict[str, Any]:
         """Return every field, as JSON can hold it."""
         return {**vars(self), "train": self.train.as_dict()}
+
+
+def start_of(config: Mapping[str, Any]) -> str | None:
+    """Return how the network of a run began, None where that is not known.
+
+    What a model is built from does not say it where the start needed data: the plan does.
+
+    Args:
+        config: of a run.
+
+    Example:
+        >>> start_of({"model": {"init": "sabour"}, "plan": {"model_options": {"init": "length_preserving"}}})
+        'length_preserving'
+    """
+    planned = config.get("plan", {}).get("model_options", {}).get("init")
+    found: str | None = planned or config["model"].get("init")
+    return found
 
 
 def _frozen(value: Any) -> Any:

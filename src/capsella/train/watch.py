@@ -13,10 +13,19 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
-from capsella.analysis import LayerGradients, Seen, activity, coupling_entropy, gradient_norms, observe, routing_dynamics
+from capsella.analysis import (
+    ActivityResult,
+    LayerGradients,
+    RoutingDynamics,
+    Seen,
+    activity,
+    coupling_entropy,
+    gradient_norms,
+    live_dynamics,
+    observe,
+)
 from capsella.analysis.gradients import Loss
 from capsella.analysis.layers import observe_in, routing_layers
 from capsella.data import Batch, ImageData
@@ -53,21 +62,22 @@ def figures_of(seen: Sequence[Seen], before: Sequence[Life] = ()) -> tuple[Figur
         before: what was kept of the look before; nothing at the first one.
 
     Returns:
-        ``primary/…`` and ``layer1/…`` and so on, as docs/training.md lists them. What is no number (the dynamics among fewer
-        than two live capsules, the entropy of couplings that are no shares) is left out: JSON has no word for it.
+        ``layer1/…`` for the primary capsules, ``layer2/…`` for those above them and so on, as the doctor counts;
+        docs/training.md lists them. What is no number (the dynamics among fewer than two live capsules, the entropy of
+        couplings that are no shares) is left out: JSON has no word for it.
     """
-    below = activity(seen[0].lower_activations[..., None])
-    found = {"primary/capsules": len(below.dead), "primary/dead": below.cdr, "primary/length": below.cnm}
+    layers = [activity(each[..., None]) for each in (seen[0].lower_activations, *(layer.activations for layer in seen))]
+    # a checkpoint of before knows nothing of the primary capsules: what it has belongs to the layers above them.
+    known = [*[None] * (len(layers) - len(before)), *before]
+    found: Figures = {}
     lives = []
-    for index, layer in enumerate(seen):
-        above = activity(layer.activations[..., None])
-        life = _lived(above.dead, before[index] if index < len(before) else None)
-        own = {"capsules": len(above.dead), "dead": above.cdr, "length": above.cnm, "active": above.car}
-        if layer.couplings is not None:
-            own["dyr"] = _dynamics(layer.couplings, ~above.dead, layer.windows)
-            own["entropy"] = coupling_entropy(layer.couplings).mean
+    for number, (layer, past) in enumerate(zip(layers, known, strict=True), 1):
+        life = _lived(layer.dead, past)
+        own = {"capsules": len(layer.dead), "dead": layer.cdr, "length": layer.cnm, "active": layer.car}
+        if number <= len(seen):
+            own |= _routing(seen[number - 1], layers[number])
         own["revivals"] = life["revivals"]
-        found |= {f"layer{index + 1}/{name}": value for name, value in own.items()}
+        found |= {f"layer{number}/{name}": value for name, value in own.items()}
         lives.append(life)
     return {name: value for name, value in found.items() if math.isfinite(value)}, lives
 
@@ -79,21 +89,23 @@ def _lived(dead: Tensor, before: Life | None) -> Life:
     return {"dead": now, "revivals": before["revivals"] + len(set(before["dead"]) - set(now))}
 
 
-def _dynamics(couplings: Tensor, alive: Tensor, windows: int) -> float:
-    """Return dyr among live targets; of a convolution the mean over its windows, each of which has targets of its own."""
-    parts = rearrange(couplings, "b (l i) j -> l b i j", l=windows)
-    living = rearrange(alive, "(l j) -> l j", l=windows)
-    rates = [routing_dynamics(part, alive=targets).dyr_mean for part, targets in zip(parts, living, strict=True)]
-    known = [rate for rate in rates if not math.isnan(rate)]
-    return sum(known) / len(known) if known else math.nan
+def _routing(seen: Seen, above: ActivityResult) -> Figures:
+    """Return the figures of the couplings from a layer to the next one, as the doctor takes them: among the living."""
+    if seen.couplings is None:
+        return {}
+    dynamics = RoutingDynamics()
+    dynamics.update(seen.couplings)
+    below = activity(seen.lower_activations[..., None])
+    rate = live_dynamics(dynamics, below.dead, above.dead, windows=seen.windows).dyr_mean
+    return {"dyr": rate, "entropy": coupling_entropy(seen.couplings).mean}
 
 
 def gradients_of(reached: Sequence[LayerGradients]) -> Figures:
     """Return how strongly the loss reaches a capsule and a pair's weights, in the mean over each layer."""
-    found = {"primary/gradient": float(reached[0].lower.mean())}
-    for index, layer in enumerate(reached, 1):
-        found[f"layer{index}/gradient"] = float(layer.upper.mean())
-        found[f"layer{index}/weight_gradient"] = float(layer.weights.mean())
+    found = {"layer1/gradient": float(reached[0].lower.mean())}
+    for number, layer in enumerate(reached, 2):
+        found[f"layer{number}/gradient"] = float(layer.upper.mean())
+        found[f"layer{number}/weight_gradient"] = float(layer.weights.mean())
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
