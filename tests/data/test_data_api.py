@@ -77,7 +77,7 @@ def test_everything_but_the_name_goes_by_keyword(made: Path) -> None:
 
 def test_options_are_kept_as_resolved(load: Load) -> None:
     data = load("multimnist", partners=2, augment="none", normalise="standardise")
-    assert data.options == {"partners": 2, "shift": 4, "augment": "none", "normalise": "standardise"}
+    assert data.options == {"partners": 2, "shift": 4, "test_partners": None, "augment": "none", "normalise": "standardise"}
     assert load("mnist").options == {"augment": None, "normalise": "unit"}
 
 
@@ -779,7 +779,8 @@ def test_an_unknown_split_lists_the_four(load: Load, split: Any) -> None:
         (
             "multimnist",
             {"partner": 2},
-            "multimnist: option='partner' is unknown; did you mean 'partners'? Known: 'partners', 'shift'",
+            "multimnist: option='partner' is unknown; did you mean 'partners' or 'test_partners'? "
+            "Known: 'partners', 'shift', 'test_partners'",
         ),
         ("mnist40", {"size": 2}, "mnist40: option='size' is unknown. Known: 'canvas'"),
         ("folder", {"gray": True}, "folder: option='gray' is unknown; did you mean 'grey'? Known: 'grey', 'image_size'"),
@@ -799,6 +800,7 @@ def test_an_unknown_option_names_the_near_match(load: Load, name: str, given: di
         ("mnist40", {"canvas": "40"}, TypeError, "canvas='40' has type str; expected an int of at least 28"),
         ("multimnist", {"partners": 0}, ValueError, "partners=0 is too small; expected an int of at least 1"),
         ("multimnist", {"partners": 1.5}, TypeError, "partners=1.5 has type float; expected an int of at least 1"),
+        ("multimnist", {"test_partners": 0}, ValueError, "test_partners=0 is too small; expected an int of at least 1"),
         ("multimnist", {"shift": 7}, ValueError, "shift=7 is too large; expected 0 to 6, beyond which digits leave the canvas"),
         ("multimnist", {"shift": -1}, ValueError, "shift=-1 is too small; expected an int of at least 0"),
         ("affnist", {"versions": 0}, ValueError, "versions=0 is too small; expected an int of at least 1"),

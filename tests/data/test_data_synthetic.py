@@ -793,6 +793,16 @@ def test_pairs_do_not_depend_on_the_epoch_or_the_seed(pairs: ImageData) -> None:
     assert torch.equal(first.parts, other.parts)
 
 
+def test_test_images_may_have_fewer_partners_than_those_to_learn_from(made: Path) -> None:
+    few, many = (load_data("multimnist", split="test", root=made, partners=9, test_partners=n) for n in (2, None))
+    assert (len(few), len(many)) == (2 * TEST, 9 * TEST)
+    alone = load_data("multimnist", split="test", root=made, partners=2)
+    assert torch.equal(few.batch(range(2 * TEST)).images, alone.batch(range(2 * TEST)).images)
+    for split in ("train", "fit", "val"):
+        given = {"split": split, "root": made, "partners": 3}
+        assert len(load_data("multimnist", test_partners=1, **given)) == len(load_data("multimnist", **given))
+
+
 def test_multimnist_differs_between_splits_and_options(made: Path) -> None:
     options: list[dict[str, Any]] = [{}, {"split": "fit"}, {"split": "val"}, {"split": "test"}, {"shift": 6}, {"partners": 2}]
     sets = [load_data("multimnist", root=made, **each) for each in options]

@@ -119,6 +119,20 @@ def test_a_run_that_fails_is_said_and_the_others_go_on(tmp_path: Path) -> None:
     assert (tmp_path / "work/peer2022/table1/broken/seed-0/record.json").is_file()
 
 
+def test_what_is_to_be_alone_comes_last_and_one_at_a_time(tmp_path: Path) -> None:
+    todo = jobs([recipe("timed", seeds=(0, 1), alone=True), *ROWS])
+    calls = []
+
+    def watched(some: Sequence[Job], place: Place) -> Iterator[Done]:
+        calls.append(([each.recipe.key.split("/")[2] for each in some], place.at_once))
+        return here(some, place)
+
+    ended = run(tmp_path, todo, executor=watched, place={"at_once": 7})
+    assert calls == [(["a", "b", "c", "a", "b"], 7), (["timed", "timed"], 1)]
+    assert all(each.result is not None for each in ended)
+    assert len(ended) == len(todo)
+
+
 def test_the_archive_is_whole_after_every_run(tmp_path: Path) -> None:
     archive = tmp_path / "all.tar.gz"
     counts = []

@@ -99,6 +99,24 @@ def test_shares_are_compared_in_percent_and_steps_as_they_are() -> None:
     ]
 
 
+def test_a_fact_may_have_a_number_for_every_seed() -> None:
+    (found,) = judge_all({"a": target(key="a")}, {}, {"a": lambda evidence: [0.98, 0.99, 1.0]}, Evidence([]))
+    assert found.values == (98.0, 99.0, 100.0)
+    assert found.bound == pytest.approx(2 / math.sqrt(3) + (found.target.rounding or 0.0))
+    assert found.says == "within"
+    (none,) = judge_all({"a": target(key="a")}, {}, {"a": lambda evidence: []}, Evidence([]))
+    assert none.says == "not run"
+
+
+def test_errors_are_what_accuracies_leave() -> None:
+    made = result(validation=(0.2, 0.9, 0.75))
+    assert (READINGS["error"](made), READINGS["best_error"](made)) == (0.25, pytest.approx(0.1))
+    assert READINGS["error"](result(validation=(0.9,), status="non-finite")) is None
+    assert READINGS["error"](result(validation=(None,))) is READINGS["best_error"](result(validation=(None,))) is None
+    for name, reading in READINGS.items():
+        assert reading.best in ("", *READINGS), name
+
+
 def test_the_figures_of_a_result_by_name() -> None:
     made = result(validation=(0.2, 0.9, 0.8), training=(0.3, 0.6, 0.7))
     assert (READINGS["final"](made), READINGS["best"](made), READINGS["training"](made)) == (0.8, 0.9, 0.7)

@@ -9,13 +9,15 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from paper_stories import PAPER, WITH, WITHOUT, claim, recipe, result, three_each
 from report_stories import Reader
 
-from capsella.papers.paper import Line, Paper, Plot, Table, get_paper
+from capsella.papers.images import pack
+from capsella.papers.paper import Gallery, Line, Panel, Paper, Plot, Table, get_paper
 from capsella.papers.results import Result
 from capsella.papers.targets import PAPERS
-from capsella.papers.verdicts import Missing
+from capsella.papers.verdicts import Evidence, Missing
 from capsella.report.papers import paper_report, write_report
 
 STRANGE = '<script>alert("x")</script> | `a` _b_ $c$ *d* [e](f)'
@@ -339,6 +341,29 @@ def test_a_plot_for_which_a_figure_is_missing_is_named() -> None:
     both_say(
         made(result(), paper=replace(PAPER, plots=plots)), f"Not drawn, for want of a figure of {WITH}: Accuracy by layer."
     )
+
+
+def test_images_of_a_record_are_shown_with_their_table() -> None:
+    sheet = pack(torch.rand(2, 3, 3, generator=torch.Generator().manual_seed(0)), columns=2)
+    results = [replace(each, measured={"sheet": sheet}) for each in three_each()]
+
+    def shown(evidence: Evidence) -> list[Panel]:
+        return [Panel(STRANGE, evidence.results(WITH)[0].measured["sheet"])] if evidence.has(WITH) else []
+
+    paper = replace(PAPER, plots=(Gallery("table1-drawn", "What is drawn", shown), *PAPER.plots))
+    files = made(*results, paper=paper)
+    sound(files)
+    assert "![What is drawn](plots/table1-drawn.svg)" in section(files, "Table 1: Test accuracy")
+    assert "data:image/png;base64" in files["page.html"]
+    assert "<script" not in files["plots/table1-drawn.svg"]
+    assert "plots/table1-drawn.svg" not in made(paper=paper)
+
+
+def test_a_table_of_errors_has_the_lowest_beside_it() -> None:
+    paper = replace(PAPER, tables=(Table("errors", "", "Errors", (WITH,), reading="error"),))
+    files = made(*three_each(), paper=paper)
+    both_say(files, "Error on the test images at the end, in %.", "The best epoch is chosen by the test images themselves.")
+    assert row(section(files, "Errors"), "bias")[1:4] == ["1.00 ± 0.10 (3)", "0.00 ± 0.10 (3)", "1.10, 1.00, 0.90"]
 
 
 def test_two_plots_of_one_title_share_no_id() -> None:

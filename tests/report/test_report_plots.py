@@ -20,7 +20,7 @@ from PIL import Image
 
 from capsella.report import Series, bars, curves, heat_uri, image_uri
 from capsella.report.networks import learning_plots, mean_curve
-from capsella.report.plots import COLD, FILE_INK, HOT, PALETTE, as_file
+from capsella.report.plots import COLD, FILE_INK, HOT, PALETTE, as_file, panels
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINE = Series("a", (0.0, 1.0, 3.0), (0.0, 0.5, 1.5))
@@ -214,6 +214,23 @@ def test_nothing_to_draw_is_an_error() -> None:
         curves([], label="x", x_label="x", y_label="y")
     with pytest.raises(ValueError, match=r"^y has shape \[2\]; expected \[n=3\]$"):
         draw(Series("a", (0, 1, 2), (0, 1)))
+
+
+def test_panels_keep_their_pixels_and_their_order() -> None:
+    first, second = np.linspace(0, 1, 12).reshape(3, 4), np.zeros((2, 4))
+    svg = panels([("seen & shown", first), ("drawn", second)], label="two sheets")
+    assert texts(svg) == ["seen & shown", "drawn"]
+    found = [image.get("{http://www.w3.org/1999/xlink}href") or "" for image in ElementTree.fromstring(svg).iter(f"{SVG}image")]
+    shown = [pixels(uri.replace("\n", ""))[..., 0] for uri in found]
+    assert [each.shape for each in shown] == [(3, 4), (2, 4)]
+    assert np.abs(shown[0] / 255 - first).max() < 1e-2
+    assert not shown[1].any()
+    assert svg == panels([("seen & shown", first), ("drawn", second)], label="two sheets")
+    assert svg != panels([("seen & shown", first), ("drawn", second)], label="others")
+    with pytest.raises(ValueError, match=r"^images=\(\) has nothing to draw"):
+        panels([], label="x")
+    with pytest.raises(ValueError, match="expected values from 0 to 1"):
+        panels([("a", first * 3)], label="x")
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (1, 2, 3)])

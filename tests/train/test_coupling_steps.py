@@ -9,6 +9,7 @@ import torch
 from tiny_runs import CLASSES, capsnet, differing, made_data, made_pairs, one_line, short_run, weights
 from torch import Tensor, nn
 
+from capsella.data import from_tensors
 from capsella.functional import margin_loss
 from capsella.models import Model, create_model
 from capsella.nn import CapsuleLinear
@@ -307,16 +308,84 @@ def stack(*layers: tuple[int, int, str]) -> nn.Module:
     "layers",
     [
         [(36, 7, "quadratic"), (7, CLASSES, "agreement")],
-        [(36, 7, "quadratic"), (7, CLASSES, "quadratic")],
+        [(36, 7, "quadratic"), (7, 7, "agreement"), (7, CLASSES, "quadratic")],
         [(36, CLASSES, "quadratic"), (CLASSES, CLASSES, "agreement")],  # as many as classes, and yet not about them
-        [(36, CLASSES, "quadratic"), (CLASSES, CLASSES, "quadratic")],
         [(36, 7, "quadratic")],
+        [(36, 6, "quadratic"), (6, 7, "quadratic")],
     ],
 )
-def test_quadratic_routing_in_a_hidden_layer_is_refused(layers: list[tuple[int, int, str]]) -> None:
-    with pytest.raises(ValueError, match=r"^routing='quadratic' has .* expected it in the last layer alone") as caught:
+def test_quadratic_routing_that_does_not_reach_the_classes_is_refused(layers: list[tuple[int, int, str]]) -> None:
+    with pytest.raises(ValueError, match=r"^routing='quadratic' has .* expected it in the last layers alone") as caught:
         short_run(stack(*layers))
     assert f"with {CLASSES} capsules" in one_line(caught.value)
+
+
+def by_hand(model: nn.Module, images: Tensor, labels: Tensor, b: list[Tensor], objective: str, penalty: float) -> Tensor:
+    """Return Σ_j F_j of a stack of quadratic layers as a function of all couplings, sum by sum."""
+    below = images.reshape(len(images), -1, 4)
+    for layer, couplings in zip(model.layers, b, strict=True):
+        raw = torch.einsum("ij,bip,ijpd->bjd", couplings, below, layer.weight.detach())
+        biased = raw if layer.bias is None else raw + layer.bias.detach()
+        below = biased * biased.norm(dim=-1, keepdim=True) / (1 + biased.square().sum(dim=-1, keepdim=True))
+    capsules = raw if objective == "raw" else raw * raw.norm(dim=-1, keepdim=True) / (1 + raw.square().sum(-1, keepdim=True))
+    signs = torch.full((len(images), CLASSES), -1.0, dtype=images.dtype)
+    signs[torch.arange(len(images)), labels] = 1.0
+    return (signs * capsules.square().sum(dim=-1)).sum() - penalty * sum(each.square().sum() for each in b)
+
+
+@pytest.mark.parametrize("objective", ["raw", "squashed"])
+def test_couplings_below_climb_the_classes_objective_by_the_chain_rule(objective: str) -> None:
+    torch.manual_seed(0)
+    model = stack((36, 7, "quadratic"), (7, 5, "quadratic"), (5, CLASSES, "quadratic")).double()
+    images, labels = made_data().batch(range(12))
+    images = images.double()
+    settings = {"coupling_optimiser": "ascent", "coupling_lr": 0.5, "lr": 0.5, "coupling_penalty": 0.3}
+    couplings = Couplings(model, TrainConfig(coupling_objective=objective, **settings), CLASSES)
+    start = [layer.couplings.detach().clone().requires_grad_() for layer in model.layers]
+    slopes = torch.autograd.grad(by_hand(model, images, labels, start, objective, 0.3), start)
+    couplings.climb(images, labels, rate=0.5, batch_size=12, fabric=_Alone())
+    for layer, slope in zip(model.layers, slopes, strict=True):
+        torch.testing.assert_close(layer.couplings.detach(), 1 + 0.5 / 12 * slope, rtol=1e-9, atol=1e-12)
+        assert float(slope.abs().max()) > 1e-6
+    # nothing else has moved or kept a gradient.
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_quadratic_layers_that_do_not_follow_each_other_are_refused() -> None:
+    class Skips(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = CapsuleLinear(36, 4, 5, 4, routing="quadratic")
+            self.last = CapsuleLinear(5, 4, CLASSES, 4, routing="quadratic")
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.last(2 * self.first(images.reshape(len(images), -1, 4)).poses).activations
+
+    couplings = Couplings(Skips(), TrainConfig(), CLASSES)
+    images, labels = torch.rand(4, 1, 12, 12), torch.zeros(4, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"^quadratic layers must each take what the one below gives") as caught:
+        couplings.climb(images, labels, rate=0.1, batch_size=4, fabric=_Alone())
+    one_line(caught.value)
+
+
+def test_a_process_without_an_image_of_a_batch_climbs_nothing_but_the_penalty() -> None:
+    model = quadratic()
+    settings = {"coupling_optimiser": "ascent", "coupling_lr": 0.1, "lr": 0.1, "coupling_penalty": 0.5}
+    couplings = Couplings(model, TrainConfig(**settings), CLASSES)
+    images, labels = made_data().batch(range(1))
+    couplings.climb(images[:0], labels[:0], rate=0.1, batch_size=1, fabric=_Alone())
+    torch.testing.assert_close(model.layers[0].couplings.detach(), torch.full_like(model.layers[0].couplings, 0.9))
+
+
+def test_a_deep_net_of_quadratic_layers_trains() -> None:
+    options = {"depth": 4, "routing": "quadratic", "channels": 4, "types": 1, "width": 5, "reconstruction": "none"}
+    torch.manual_seed(0)
+    model = create_model("deep_capsnet", image_size=28, num_classes=CLASSES, init="yang2021", **options)
+    data = from_tensors(torch.rand(8, 1, 28, 28), torch.arange(8) % CLASSES)
+    short_run(model, data)
+    assert len(model.layers) == 3
+    for layer in model.layers:
+        assert bool((layer.couplings != 1).any())
 
 
 def test_quadratic_routing_in_the_last_layer_of_ones_own_net_trains() -> None:

@@ -165,6 +165,20 @@ def test_a_run_of_so_many_steps_resumes_bit_for_bit(
     assert [(line["step"], line["epoch"]) for line in epochs] == [(3, 1), (5, 1 + 2 / 3)]
 
 
+@pytest.mark.parametrize("stop", [2, 3, 4, 5])
+def test_a_run_that_is_measured_on_its_way_resumes_bit_for_bit(
+    stop: int, unstopped: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_out = tiny_data(6, seed=2, split="val")
+    options: dict[str, Any] = {"steps": 8, "epochs": 10, "validate_every": 2, "validation": held_out, "checkpoint_seconds": 0}
+    assert_resumes(monkeypatch, tmp_path, (stop,), whole=unstopped("on its way", **options), **options)
+    epochs = [line for line in metrics(tmp_path / "parts") if line["event"] == "epoch"]
+    # once where it falls together with the end of an epoch, or of the run.
+    assert [line["step"] for line in epochs] == [2, 3, 4, 6, 8]
+    assert [line["epoch"] for line in epochs] == [pytest.approx(step / 3) for step in (2, 3, 4, 6, 8)]
+    assert all(line["validation"] is not None for line in epochs)
+
+
 def test_augmented_images_resume_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bright = torch.randint(0, 256, (10, 1, 21, 21), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     data = capsella.data.from_tensors(bright, torch.arange(10) % 2, augment="shift")

@@ -173,6 +173,8 @@ def test_early_stopping_is_recorded_as_reached_or_not() -> None:
     assert missed.record["epochs"] == 2
     with pytest.raises(ValueError, match=r"^target_accuracy=0.5 needs validation data"):
         short_run(capsnet(), target_accuracy=0.5)
+    with pytest.raises(ValueError, match=r"^validate_every=5 needs validation data"):
+        short_run(capsnet(), validate_every=5)
 
 
 class Tied(nn.Module):

@@ -115,13 +115,17 @@ class Pairs(Samples):
     files=MNIST,
     augments=False,
 )
-def multimnist(split: str, places: Places, *, partners: int = 1, shift: int = 4) -> Content:
-    """Pair MNIST's digits."""
+def multimnist(split: str, places: Places, *, partners: int = 1, shift: int = 4, test_partners: int | None = None) -> Content:
+    """Pair MNIST's digits; ``test_partners`` are those of a test image, where they are not to be as many."""
     check_count("partners", partners)
+    if test_partners is not None:
+        check_count("test_partners", test_partners)
     check_count("shift", shift, least=0)
     images, labels, facts = load_idx(MNIST, split, places)
     if shift > 6:
         raise ValueError(f"shift={shift} is too large; expected 0 to 6, beyond which digits leave the canvas")
+    if split == "test" and test_partners is not None:
+        partners = test_partners
     if partners * len(images) > _MOST:
         raise ValueError(
             f"partners={partners} is too large; expected at most {_MOST // len(images)} for {len(images):,} originals"

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from capsella.errors import check_choice, unknown_name
 from capsella.papers.recipe import Job, Recipe, with_seeds
@@ -93,6 +94,34 @@ class Plot:
 
 
 @dataclass(frozen=True)
+class Panel:
+    """Images side by side, one of a gallery's.
+
+    Attributes:
+        label: what they are.
+        sheet: what ``images.pack`` made of them.
+    """
+
+    label: str
+    sheet: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Images that results give, panel by panel.
+
+    Attributes:
+        key: as of a ``Plot``.
+        title: what it shows, in a sentence.
+        panels: from the evidence; none is shown of what has not run.
+    """
+
+    key: str
+    title: str
+    panels: Callable[[Evidence], Sequence[Panel]]
+
+
+@dataclass(frozen=True)
 class Paper:
     """Everything that is run and said of one paper.
 
@@ -114,7 +143,7 @@ class Paper:
     title: str
     recipes: tuple[Recipe, ...] = ()
     tables: tuple[Table, ...] = ()
-    plots: tuple[Plot, ...] = ()
+    plots: tuple[Plot | Gallery, ...] = ()
     claims: tuple[Claim, ...] = ()
     facts: Mapping[str, Fact] = field(default_factory=dict)
     remarks: Mapping[str, str] = field(default_factory=dict)

@@ -36,6 +36,18 @@ def training(result: Result) -> float | None:
     return float(found[-1]) if found else None
 
 
+def error(result: Result) -> float | None:
+    """Return the share of the test images that is wrong at the end; None of a run that came to none."""
+    found = final(result)
+    return None if found is None else 1 - found
+
+
+def best_error(result: Result) -> float | None:
+    """Return the lowest error on the test images after any epoch; it is chosen by these images."""
+    found = best(result)
+    return None if found is None else 1 - found
+
+
 def clean(result: Result) -> float | None:
     """Return the accuracy on test images that were standardised as the training images were (peer2022)."""
     found = dig(result.measured, "peer2022.clean", "accuracy")
@@ -63,11 +75,13 @@ class Reading:
         read: from a result to the figure, None where it has none.
         says: what it is, in words.
         unit: ``"%"`` for shares, which are read as such and written as percentages.
+        best: the reading that has the same of the best epoch; empty where there is none.
     """
 
     read: Callable[[Result], float | None]
     says: str
     unit: str = "%"
+    best: str = ""
 
     def __call__(self, result: Result) -> float | None:
         """Read it."""
@@ -75,8 +89,10 @@ class Reading:
 
 
 READINGS: dict[str, Reading] = {
-    "final": Reading(final, "Accuracy on the test images at the end"),
+    "final": Reading(final, "Accuracy on the test images at the end", best="best"),
     "best": Reading(best, "Highest accuracy on the test images after any epoch"),
+    "error": Reading(error, "Error on the test images at the end", best="best_error"),
+    "best_error": Reading(best_error, "Lowest error on the test images after any epoch"),
     "training": Reading(training, "Accuracy on the training batches of the last epoch"),
     "clean": Reading(clean, "Accuracy on the test images at the end, standardised as the training images are"),
     "starts": Reading(starts, "The step at which learning starts", "steps"),

@@ -31,6 +31,7 @@ class Recipe:
         departures: what is done otherwise than in the paper, a sentence each.
         quick: settings of the short version on a CPU; None where there is none.
         exact: train in float32 on a GPU too: what is read of it would show half precision.
+        alone: run it when no other run goes on: what is read of it is time.
     """
 
     key: str
@@ -42,6 +43,7 @@ class Recipe:
     departures: tuple[str, ...] = ()
     quick: Mapping[str, Any] | None = None
     exact: bool = False
+    alone: bool = False
 
     @property
     def paper(self) -> str:

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 from capsella import __numerics__
@@ -101,7 +101,7 @@ def reproduce(
         def admit(job: Job) -> bool:
             return place.admit(job) and limit.admit(job)
 
-        outcomes = executor(todo, dataclasses.replace(place, watch=watch, admit=admit))
+        outcomes = _carried_out(executor, todo, dataclasses.replace(place, watch=watch, admit=admit))
         try:
             for each in outcomes:
                 if each.result is not None:
@@ -114,9 +114,15 @@ def reproduce(
         except TimeIsUp:
             return
         finally:
-            close = getattr(outcomes, "close", None)
-            if close is not None:
-                close()
+            outcomes.close()
+
+
+def _carried_out(executor: Executor, jobs: Sequence[Job], place: Place) -> Generator[Done, None, None]:
+    """Carry jobs out; those that are to be alone last, one at a time."""
+    for alone, at_once in ((False, place.at_once), (True, 1)):
+        some = [job for job in jobs if job.recipe.alone == alone]
+        if some:
+            yield from executor(some, dataclasses.replace(place, at_once=at_once))
 
 
 @contextlib.contextmanager

@@ -179,8 +179,8 @@ def _listed(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-Fact = Callable[[Evidence], float | None]
-"""Works a number out that is not a figure of one recipe: a setting, a size, a figure of several runs."""
+Fact = Callable[[Evidence], float | Sequence[float] | None]
+"""Works a number out that is not a figure of one recipe: a setting, a size, a figure of several runs, perhaps one a seed."""
 
 
 def judge_all(
@@ -204,7 +204,7 @@ def judge_all(
         elif key in facts:
             try:
                 fact = facts[key](evidence)
-                values = [] if fact is None else [fact]
+                values = [] if fact is None else list(fact) if isinstance(fact, Sequence) else [fact]
             except Missing:
                 values = []
         found.append(judge(target, [None if value is None else scale * value for value in values]))

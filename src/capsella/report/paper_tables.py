@@ -119,7 +119,7 @@ def table_part(known: Known, table: Table) -> Part:
             if result.status != "finished":
                 ended.setdefault(result.status, []).append(f"{recipe.label}, seed {result.seed}")
     notes += [f"Runs that ended as “{status}”: {'; '.join(dict.fromkeys(runs))}." for status, runs in ended.items()]
-    best = BEST if table.reading == "final" and results else ""
+    best = BEST if READINGS[table.reading].best and results else ""
     notes += [best] if best and not table.rows else []
     return Part(
         table.key,
@@ -168,7 +168,7 @@ def _grid(known: Known, table: Table, recipes: Sequence[Recipe]) -> Sheet:
 
 def _details(known: Known, table: Table, recipes: Sequence[Recipe]) -> Sheet:
     """Return one recipe a row, with every run's own figure."""
-    unit, with_best = _unit(known, table, recipes), table.reading == "final"
+    unit, with_best = _unit(known, table, recipes), READINGS[table.reading].best
     with_printed = any(_beside(known, table, recipe) for recipe in recipes)
     head = ["recipe", "ours", *(["best epoch"] if with_best else []), "each run"]
     head += (["printed"] if known.quick else ["printed", "verdict"]) if with_printed else []
@@ -179,7 +179,7 @@ def _details(known: Known, table: Table, recipes: Sequence[Recipe]) -> Sheet:
         values, decimals = _values(results, table.reading, unit), _decimals(beside)
         cells = [recipe.label, _figures(values, unit, decimals)]
         if with_best:
-            cells.append(_figures(_values(results, "best", unit), unit, decimals) if results else "")
+            cells.append(_figures(_values(results, with_best, unit), unit, decimals) if results else "")
         cells.append(", ".join(_one(value, unit, decimals) for value in values))
         if with_printed:
             cells.append(", ".join(_as_printed(verdict.target) for verdict in beside))

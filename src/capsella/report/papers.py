@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from capsella.papers.paper import Line, Paper, Plot
+from capsella.papers.images import unpack
+from capsella.papers.paper import Gallery, Line, Paper, Plot
 from capsella.papers.results import Result
 from capsella.papers.verdicts import Evidence, Missing
 from capsella.report.page import render
 from capsella.report.paper_story import Answer, Story, tell
 from capsella.report.paper_tables import Sheet
-from capsella.report.plots import Series, as_file, curves
+from capsella.report.plots import Series, as_file, curves, panels
 
 MARKDOWN, PAGE, PLOTS = "README.md", "page.html", "plots"
 PRINTED = "printed"
@@ -29,10 +30,10 @@ _BEGINS = re.compile(r"^(\d*)([#+=>-]|(?<=\d)[.)](?=\s))")
 
 @dataclass(frozen=True)
 class Picture:
-    """A plot that is drawn.
+    """A plot or gallery that is drawn.
 
     Attributes:
-        key: of the ``Plot``.
+        key: of the ``Plot`` or ``Gallery``.
         title: what it shows.
         svg: in the page's ink; empty where a figure was missing.
         problem: which one.
@@ -92,31 +93,42 @@ def _path(picture: Picture) -> str:
     return f"{PLOTS}/{picture.key}.svg"
 
 
-def _pictures(plots: Sequence[Plot], evidence: Evidence) -> list[Picture]:
-    """Draw the plots that have lines."""
+def _pictures(plots: Sequence[Plot | Gallery], evidence: Evidence) -> list[Picture]:
+    """Draw the plots that have lines and the galleries that have images."""
     titles = Counter(plot.title for plot in plots)
     found = []
     for plot in plots:
         # pictures of one page must differ in their labels, since their ids are made of them.
         label = plot.title if titles[plot.title] == 1 else f"{plot.title} ({plot.key})"
         try:
-            series = _series(plot.lines(evidence))
+            svg = _gallery(plot, evidence, label) if isinstance(plot, Gallery) else _curves(plot, evidence, label)
         except Missing as error:
             found.append(Picture(plot.key, label, "", f"Not drawn, for want of a figure of {error}: {label}."))
             continue
-        if series:
-            svg = curves(
-                series,
-                label=label,
-                x_label=plot.x_label,
-                y_label=plot.y_label,
-                is_share=plot.is_share,
-                is_log=plot.is_log,
-                is_counted=plot.is_counted,
-                is_roomy=True,
-            )
+        if svg:
             found.append(Picture(plot.key, label, svg))
     return found
+
+
+def _curves(plot: Plot, evidence: Evidence, label: str) -> str:
+    series = _series(plot.lines(evidence))
+    if not series:
+        return ""
+    return curves(
+        series,
+        label=label,
+        x_label=plot.x_label,
+        y_label=plot.y_label,
+        is_share=plot.is_share,
+        is_log=plot.is_log,
+        is_counted=plot.is_counted,
+        is_roomy=True,
+    )
+
+
+def _gallery(gallery: Gallery, evidence: Evidence, label: str) -> str:
+    found = [(panel.label, unpack(panel.sheet)) for panel in gallery.panels(evidence)]
+    return panels(found, label=label) if found else ""
 
 
 def _series(lines: Sequence[Line]) -> list[Series]:

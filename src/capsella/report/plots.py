@@ -148,6 +148,34 @@ def curves(
         return _svg(figure, label)
 
 
+def panels(images: Sequence[tuple[str, Values]], *, label: str, width: float = 4.8) -> str:
+    """Draw grey images below each other, each with a line of text above it.
+
+    Args:
+        images: text and image [H, W] with values from 0 to 1, at least one.
+        label: what the picture shows, for those who do not see it.
+        width: in inches; the height follows the images.
+
+    Returns:
+        An ``<svg>`` element.
+    """
+    _check(images, "images")
+    pixels = [unit_array(image, "H W", name="images") for _, image in images]
+    heights = [width * rows / columns for rows, columns in (each.shape for each in pixels)]
+    with _styled(label):
+        from matplotlib.figure import Figure
+
+        # the text takes a line; what is left and right of an image is cut off.
+        figure = Figure(figsize=(width, sum(heights) + 0.32 * len(heights)), layout="constrained")
+        places = figure.subplots(len(pixels), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+        for axes, (text, _), image in zip(places, images, pixels, strict=True):
+            # "none": as many pixels as there are; the page enlarges them.
+            axes.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="none", aspect="equal")
+            axes.set_title("\n".join(textwrap.wrap(text, 70)), fontsize=10.5, loc="left", pad=3)
+            axes.set_axis_off()
+        return _svg(figure, label)
+
+
 def as_file(svg: str) -> str:
     """Return the text of a file for an ``<svg>`` element: in a file it cannot take a page's ink, so it has its own."""
     return svg.replace("currentColor", FILE_INK) + "\n"

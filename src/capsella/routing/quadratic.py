@@ -63,7 +63,7 @@ def _prepare(votes: Votes, couplings: Tensor, targets: Tensor, norm: str) -> tup
     dims(couplings, "I J", name="couplings", I=I, J=J)
     check_targets(targets, B)
     dtype = torch.promote_types(wide_dtype(votes.dtype), wide_dtype(couplings.dtype))
-    return votes.to(dtype), couplings.to(dtype), 2 * multi_hot(targets, J, dtype=dtype) - 1
+    return votes.to(dtype), couplings.to(dtype), class_signs(targets, J, dtype=dtype)
 
 
 def quadratic_objective(
@@ -91,9 +91,27 @@ def quadratic_objective(
     check_choice("on", on, ("raw", "squashed"))
     raw = torch.einsum("ij,bijd->bjd", b, wide)  # [B, J, D]
     capsules = raw if on == "raw" else apply_squash(raw)
-    power = torch.einsum("bj,bjd->j", signs, capsules.square())
-    size = b.square().sum(dim=0) if norm == "l2" else b.abs().sum(dim=0)
-    return (power - penalty * size).to(votes.dtype)
+    return (discriminative_power(capsules, signs) - penalty * coupling_size(b, norm)).to(votes.dtype)
+
+
+def class_signs(targets: Tensor, num_classes: int, *, dtype: torch.dtype) -> Tensor:
+    """Return δ [B, J]: +1 for the classes that a sample shows, −1 for the others.
+
+    Example:
+        >>> class_signs(torch.tensor([1]), 3, dtype=torch.float32)
+        tensor([[-1.,  1., -1.]])
+    """
+    return 2 * multi_hot(targets, num_classes, dtype=dtype) - 1
+
+
+def discriminative_power(capsules: Tensor, signs: Tensor) -> Tensor:
+    """Return Σ_k δ_jk ‖v_jk‖² as [J], for class capsules [B, J, D] and signs [B, J]."""
+    return torch.einsum("bj,bjd->j", signs, capsules.square())
+
+
+def coupling_size(couplings: Tensor, norm: str) -> Tensor:
+    """Return what the penalty is on: the squared 2-norm or the 1-norm of each b_j, as [J]."""
+    return couplings.square().sum(dim=0) if norm == "l2" else couplings.abs().sum(dim=0)
 
 
 @torch.no_grad()

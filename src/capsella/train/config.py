@@ -29,7 +29,10 @@ COUPLING_OPTIMISERS = ("adam", "ascent")
 
 # what may differ when a run is resumed: when it stops and how it is watched, not what it computes.
 END = ("epochs", "steps")
-FREE_ON_RESUME = ("target_accuracy", "log_every", "watch", "checkpoint_seconds", "device", "devices", "nodes")
+FREE_ON_RESUME = (
+    *("target_accuracy", "validate_every", "log_every", "watch", "checkpoint_seconds"),
+    *("device", "devices", "nodes"),
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class TrainConfig:
         coupling_l1_factor: 2 takes yang2021's L1 step as printed (only for ascent on raw capsules).
         coupling_bound: couplings stay within ± this after a step of ascent.
         target_accuracy: stop at the end of the first epoch with this accuracy on the validation data; None goes on.
+        validate_every: measure the validation data every so many steps, beside the end of each epoch; 0: then alone.
         precision: ``"float32"``, ``"tf32"`` (matrix products and convolutions on a GPU) or ``"bf16"`` (mixed).
         fast: compiled step with channels last; on one GPU also one CUDA graph a step.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
@@ -114,6 +118,7 @@ class TrainConfig:
     coupling_l1_factor: float = 1
     coupling_bound: float = 10.0
     target_accuracy: float | None = None
+    validate_every: int = 0
     precision: str = "float32"
     fast: bool = False
     device: str = "auto"
@@ -126,7 +131,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "weight_steps", "devices", "nodes", "log_every"):
             check_count(name, getattr(self, name))
-        for name in ("coupling_steps", "seed", "watch"):
+        for name in ("coupling_steps", "seed", "validate_every", "watch"):
             check_count(name, getattr(self, name), least=0)
         if self.seed >= _SEEDS:
             raise ValueError(f"seed={self.seed!r} is too large; expected an int below 2**53, which every JSON reader can hold")

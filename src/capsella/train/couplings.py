@@ -2,23 +2,28 @@
 
     after every n_b steps of the weights, n_r times on the same batch:  b ← b + step(∂ Σ_j F_j / ∂b)
 
-The gradient is a sum over the batch, so it is added up over processes, each with its share of the penalty.
+F_j is about class j. Where several layers have such couplings, those below climb the same F by the chain rule, each layer less
+its own λ‖b‖. The gradient is a sum over the batch, so it is added up over processes, each with its share of the penalty.
 
 Departures: the papers' γ is not known; ``adam`` is the authors' code, ``ascent`` takes the mean over the batch.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from capsella.functional import make_votes
+from capsella import routing as R
+from capsella.models import Model
 from capsella.nn import RoutingLayer
 from capsella.nn.base import unpack
-from capsella.routing import quadratic_objective
+from capsella.routing import Routed
+from capsella.routing.quadratic import class_signs, coupling_size, discriminative_power
 from capsella.train.config import TrainConfig
 
 
@@ -26,26 +31,20 @@ class Couplings:
     """The couplings of a network and the optimiser that is theirs alone.
 
     Args:
-        model: a network with a quadratic class layer.
+        model: a network whose last layers are quadratic.
         config: of the training.
-        num_classes: J that every quadratic layer must have: F_j is about class j.
+        num_classes: J of the last layer: F_j is about class j.
     """
 
     def __init__(self, model: nn.Module, config: TrainConfig, num_classes: int) -> None:
         self.model, self.config = model, config
         routing = [layer for layer in model.modules() if isinstance(layer, RoutingLayer)]
         self.layers = [layer for layer in routing if layer.algorithm.own_step]
-        for layer in self.layers:
-            if layer is not routing[-1] or layer.out_capsules != num_classes or layer.positions is not None:
-                raise ValueError(
-                    f"routing={layer.routing!r} has {layer.out_capsules} upper capsules in {type(layer).__name__}; "
-                    f"its couplings learn from classes: expected it in the last layer alone, with {num_classes} capsules"
-                )
+        self._check(routing, num_classes)
         self.parameters = [layer.get_parameter("couplings") for layer in self.layers]
         options = getattr(model, "config", None)
         # a module of one's own may keep something else under that name.
-        norm = str((options.get("norm") if isinstance(options, dict) else None) or "l2")
-        self.objective: dict[str, Any] = {"norm": norm, "on": config.coupling_objective}
+        self.norm = str((options.get("norm") if isinstance(options, dict) else None) or "l2")
         # they take no part in the main optimiser's graph.
         for parameter in self.parameters:
             parameter.requires_grad_(False)
@@ -54,6 +53,22 @@ class Couplings:
             if self.parameters and config.coupling_optimiser == "adam"
             else None
         )
+
+    def _check(self, routing: Sequence[RoutingLayer], num_classes: int) -> None:
+        """Raise ``ValueError`` unless every quadratic layer reaches the classes through quadratic layers alone."""
+        last = routing[len(routing) - len(self.layers) :]
+        chained = [(below, above) for below, above in itertools.pairwise(last) if above.in_capsules != below.out_capsules]
+        for number, layer in enumerate(self.layers, 1):
+            is_class = number == len(self.layers)
+            fits = not is_class or layer.out_capsules == num_classes
+            # below the classes what a capsule gives on counts, and a ReLU is none of the routing's.
+            plain = layer.positions is None and (is_class or layer.relu == "none")
+            if layer not in last or chained or not fits or not plain:
+                raise ValueError(
+                    f"routing={layer.routing!r} has {layer.out_capsules} upper capsules in {type(layer).__name__}; its "
+                    f"couplings learn from classes: expected it in the last layers alone, the very last with {num_classes} "
+                    "capsules"
+                )
 
     def __bool__(self) -> bool:
         return bool(self.parameters) and self.config.coupling_steps > 0
@@ -72,43 +87,64 @@ class Couplings:
             batch_size: images over all processes.
             fabric: adds up the gradients.
         """
-        votes = self._votes(images, fabric)
+        poses = self._below(images, fabric)
+        signs = class_signs(labels, self.layers[-1].out_capsules, dtype=poses.dtype)
         scale = self.config.coupling_lr / self.config.lr if self.config.coupling_lr is not None else 0.2
         rate *= scale
         if self.config.schedule == "exponential":
             rate = max(rate, min(self.config.lr_floor, self.config.lr * scale))
         for _ in range(self.config.coupling_steps):
-            for parameter, each in zip(self.parameters, votes, strict=True):
-                parameter.grad = fabric.all_reduce(self._slope(parameter, each, labels, fabric.world_size), reduce_op="sum")
+            slopes = self._slopes(poses, signs, fabric.world_size)
+            for parameter, slope in zip(self.parameters, slopes, strict=True):
+                parameter.grad = fabric.all_reduce(slope, reduce_op="sum")
             self._move(rate, batch_size)
 
-    def _votes(self, images: Tensor, fabric: Any) -> list[Tensor]:
-        """Return the votes that reach each quadratic layer, with the weights as they are."""
-        poses: dict[int, Tensor] = {}
+    def _below(self, images: Tensor, fabric: Any) -> Tensor:
+        """Return the poses that reach the lowest quadratic layer, with the weights as they are."""
+        given: list[Tensor] = []
+        order: list[tuple[RoutingLayer, bool]] = []
+        above: list[Tensor] = []
 
-        def keep(layer: nn.Module, args: tuple[Any, ...]) -> None:
+        def keep(layer: Any, args: tuple[Any, ...]) -> None:
             below, _ = unpack(args[0], None)
-            poses[id(layer)] = rearrange(below, "b h w n p -> b (h w n) p") if below.ndim == 5 else below
+            order.append((layer, not above or below is above[-1]))
+            given.append(below)
+
+        def note(layer: Any, args: tuple[Any, ...], result: Routed) -> None:
+            above.append(result.poses)
 
         hooks = [layer.register_forward_pre_hook(keep) for layer in self.layers]
+        hooks += [layer.register_forward_hook(note) for layer in self.layers]
+        # nothing is drawn for them.
+        run = self.model.classify if isinstance(self.model, Model) else self.model
         try:
             with torch.no_grad(), fabric.autocast():
-                self.model(images)
+                run(images)
         finally:
             for hook in hooks:
                 hook.remove()
-        with torch.no_grad():
-            return [make_votes(poses[id(layer)].float(), layer.weight, rows=layer.rows) for layer in self.layers]
+        if [layer for layer, _ in order] != self.layers or not all(follows for _, follows in order):
+            raise ValueError(
+                "quadratic layers must each take what the one below gives, once and unchanged; this "
+                f"{type(self.model).__name__} does otherwise: expected one of them, in the last layer"
+            )
+        poses = rearrange(given[0], "b h w n p -> b (h w n) p") if given[0].ndim == 5 else given[0]
+        return poses.to(self.layers[0].weight.dtype)
 
-    def _slope(self, parameter: Tensor, votes: Tensor, labels: Tensor, world: int) -> Tensor:
+    def _slopes(self, poses: Tensor, signs: Tensor, world: int) -> tuple[Tensor, ...]:
+        """Return ∂ Σ_j F_j / ∂b of every layer, for the samples of this process."""
         penalty = self.config.coupling_penalty / world
-        if self.objective["norm"] == "l1" and self.config.coupling_optimiser == "ascent":
+        if self.norm == "l1" and self.config.coupling_optimiser == "ascent":
             penalty *= self.config.coupling_l1_factor
-        b = parameter.detach().clone().requires_grad_()
+        couplings = [parameter.detach().clone().requires_grad_() for parameter in self.parameters]
         with torch.enable_grad():
-            total = quadratic_objective(votes, b, labels, penalty=penalty, **self.objective).sum()
-            (slope,) = torch.autograd.grad(total, b)
-        return slope
+            for layer, b in zip(self.layers[:-1], couplings[:-1], strict=True):
+                poses = _route(layer, poses, b, bias=layer.bias, squash=layer.squash)
+            # as the paper defines v_j: without the bias.
+            squash = "sabour" if self.config.coupling_objective == "squashed" else "none"
+            capsules = _route(self.layers[-1], poses, couplings[-1], bias=None, squash=squash)
+            size = torch.stack([coupling_size(b, self.norm).sum() for b in couplings]).sum()
+            return torch.autograd.grad(discriminative_power(capsules, signs).sum() - penalty * size, couplings)
 
     @torch.no_grad()
     def _move(self, rate: float, batch_size: int) -> None:
@@ -123,3 +159,13 @@ class Couplings:
                     parameter.clamp_(-self.config.coupling_bound, self.config.coupling_bound)
         for parameter in self.parameters:
             parameter.grad = None
+
+
+def _route(layer: RoutingLayer, poses: Tensor, couplings: Tensor, *, bias: Tensor | None, squash: str | None) -> Tensor:
+    """Return a layer's capsules as a function of its couplings; in one pass where an implementation can, without votes."""
+    options = {"bias": None if bias is None else bias.detach(), "squash": squash, "need_couplings": False}
+    weight = layer.weight.detach()
+    found = R.vote_and_route(
+        layer.routing, poses, weight, rows=layer.rows, impl=layer.impl, couplings=couplings, **layer.options, **options
+    )
+    return found.poses

@@ -216,7 +216,7 @@ class _Job:
 
         def begin() -> None:
             write_json(place.config, config)
-            everyone.insert(0, MetricsFile(place.metrics, after=trainer.at.step))
+            everyone.insert(0, MetricsFile(place.metrics, after=trainer.at.step, summed=trainer.at.is_summed))
             place.record.unlink(missing_ok=True)
 
         _together(self.fabric, begin)
@@ -335,6 +335,8 @@ def _check_fit(
     check_watch(model, config.watch)
     if config.target_accuracy is not None and validation is None:
         raise ValueError(f"target_accuracy={config.target_accuracy} needs validation data to be measured on")
+    if config.validate_every and validation is None:
+        raise ValueError(f"validate_every={config.validate_every} needs validation data to be measured on")
 
 
 def _check_scores(model: nn.Module, data: ImageData) -> None:

@@ -122,13 +122,15 @@ class Trainer:
                 # before a checkpoint, so that what one holds and what metrics.jsonl says up to its step are the same.
                 if self.at.batch == self.per_epoch:
                     self._end_epoch()
+                elif self.config.validate_every and self.at.step % self.config.validate_every == 0:
+                    self._summarise(self.at.epoch + self.at.batch / self.per_epoch)
                 self._between_steps(wish)
                 if self._over():
                     break
                 turns.hand_on()
         self._keep()
         # after it: a run that goes on from here with more steps has no such summary.
-        if self.at.batch:
+        if self.at.batch and not self.at.is_summed:
             self._summarise(self.at.epoch + self.at.batch / self.per_epoch)
         if self.config.target_accuracy is None:
             return "finished"
@@ -182,7 +184,7 @@ class Trainer:
         self.at.epoch, self.at.batch, self.at.epoch_sums = self.at.epoch + 1, 0, [0.0, 0.0, 0.0]
 
     def _summarise(self, epoch: float) -> None:
-        """Close the books of an epoch, or of the part of one at which a run of so many steps ends."""
+        """Close the books of an epoch, or of its part up to here: a run of so many steps ends, or is measured on its way."""
         self._add_up(self._read())
         loss, right, images = self.at.epoch_sums
         validation = self.validation

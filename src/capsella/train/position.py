@@ -31,3 +31,8 @@ class Position:
     history: list[dict[str, Any]] = field(default_factory=list)
     epoch_sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     watched: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether the books were closed after the last step."""
+        return bool(self.history) and self.history[-1]["step"] == self.step

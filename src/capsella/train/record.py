@@ -119,28 +119,30 @@ class MetricsFile:
     Args:
         path: of the file.
         after: keep what is there up to this step, so that a resumed run writes what an uninterrupted one would have.
+        summed: whether the run was measured at that step, on its way; if it had only ended there, its last sum goes.
     """
 
-    def __init__(self, path: Path, *, after: int = 0) -> None:
+    def __init__(self, path: Path, *, after: int = 0, summed: bool = False) -> None:
         self.path = path
-        self._keep_up_to(after)
+        self._keep_up_to(after, summed)
 
-    def _keep_up_to(self, step: int) -> None:
-        kept = [event for event in read_events(self.path) if event["step"] <= step and not _is_partial(event)]
+    def _keep_up_to(self, step: int, summed: bool) -> None:
+        events = [event for event in read_events(self.path) if event["step"] <= step]
+        kept = [event for event in events if summed or event["step"] < step or not _is_partial(event)]
         with _said(self.path), whole_or_nothing(self.path) as file:
             file.write(b"".join(_line(event) for event in kept))
 
     def __call__(self, event: Event) -> None:
         """Write an event that belongs to a step; one that goes back takes back what came after."""
         if event["event"] == "rewind":
-            self._keep_up_to(event["step"])
+            self._keep_up_to(event["step"], True)
         elif "step" in event:
             with _said(self.path), self.path.open("ab") as file:
                 file.write(_line(event))
 
 
 def _is_partial(event: Event) -> bool:
-    """Tell whether an event sums up a part of an epoch, which a run ends with and one that goes on does not have."""
+    """Tell whether an event sums up a part of an epoch."""
     return bool(event["event"] == "epoch" and event["epoch"] % 1)
 
 
