@@ -53,7 +53,10 @@ def diagnosis(*, class_names: tuple[str, ...] | None = None, convolutional: bool
     torch.manual_seed(0)
     model = capsella.create_model("em_capsnet" if convolutional else "capsnet_small")
     with torch.no_grad():
-        model.layers[-1].weight[:, 3] = 0  # one that is dead
+        # one that is dead: neither votes nor its bias hold it up.
+        model.layers[-1].weight[:, 3] = 0
+        if model.layers[-1].bias is not None:
+            model.layers[-1].bias[3] = 0
     pixels = torch.randint(0, 256, (12, 1, 28, 28), dtype=torch.uint8)
     data = capsella.data.from_tensors(pixels, torch.arange(12) % 10, class_names=class_names or tuple(map(str, range(10))))
     found = capsella.diagnose(model, data, **options)
