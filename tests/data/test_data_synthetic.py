@@ -803,6 +803,17 @@ def test_test_images_may_have_fewer_partners_than_those_to_learn_from(made: Path
         assert len(load_data("multimnist", test_partners=1, **given)) == len(load_data("multimnist", **given))
 
 
+def test_the_same_originals_with_other_partners(made: Path) -> None:
+    few, many = (load_data("multimnist", split="test", root=made, partners=n) for n in (1, 5))
+    assert isinstance(few.samples, Pairs)
+    more = few.samples.with_partners(5)
+    some = torch.arange(0, len(many), 7)
+    assert len(more) == len(many)
+    assert torch.equal(more.parts(some)[0], many.samples.parts(some)[0])
+    with pytest.raises(ValueError, match=r"^partners=0 is too small"):
+        few.samples.with_partners(0)
+
+
 def test_multimnist_differs_between_splits_and_options(made: Path) -> None:
     options: list[dict[str, Any]] = [{}, {"split": "fit"}, {"split": "val"}, {"split": "test"}, {"shift": 6}, {"partners": 2}]
     sets = [load_data("multimnist", root=made, **each) for each in options]

@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
 from running import capsella
 
-# what three hundred steps of small nets show.
+# what a few hundred steps of small nets show.
 SHOWN = [
     "Without a bias, agreement does not learn the sign of a number; with one it does.",
     "EM as Hinton et al. define it, whose poses are means and not only directions, learns the sign with a bias alone.",
@@ -22,6 +22,33 @@ SHOWN = [
     "Training converges faster with a bias, in shallow nets too.",
     "Deep nets train without a bias, blind for signs as they are, if their capsules' lengths are kept at the start.",
 ]
+
+
+SHOWN_OF_YANG2021 = [
+    "On MNIST L1 and L2 classify about as well as DR (here: within 0.15 points of error).",
+    "Couplings that climb go with more than two capsule layers.",
+    "On MNIST and Fashion-MNIST the longest capsule is often wrong early on (here: 5% in the first epoch, more than later).",
+    "On MNIST and Fashion-MNIST agreement couples to a capsule that is wrongly the longest, whose lead grows in most images.",
+]
+
+
+@pytest.mark.paper
+@pytest.mark.timeout(1800)
+def test_the_short_version_of_yang2021_shows_its_directions(tmp_path: Path) -> None:
+    if "CAPSELLA_DATA" not in os.environ:
+        pytest.skip("needs MNIST and Fashion-MNIST; CAPSELLA_DATA names their folder")
+    done = capsella("reproduce", "yang2021", "--quick", "--out", str(tmp_path / "out"), seconds=1500)
+    assert done.returncode == 0, done.stderr
+    records = {path.parent.name: json.loads(path.read_text()) for path in (tmp_path / "out").rglob("quick-seed-0.json")}
+    assert len(list((tmp_path / "out" / "yang2021").glob("*/*/quick-seed-0.json"))) == 28
+    assert not [row for row in records if row.startswith("cifar10")]
+    page = (tmp_path / "out" / "yang2021" / "README.md").read_text()
+    for text in SHOWN_OF_YANG2021:
+        assert f"| holds | {text} |" in page
+    assert "](plots/figure2.svg)" in page
+    # whatever they draw, they draw their own images better than from another net's capsules.
+    drawn = records["fashion-l2-no-fc"]["measured"]["yang2021.drawn"]
+    assert drawn["own"]["misread"] < drawn["beside"]["misread"]
 
 
 @pytest.mark.paper

@@ -24,7 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from paper_harness import PLAN, recipe
 
 RECIPES = [each for name in PAPERS for each in get_paper(name).recipes]
-SIZES = {"sign": (1, 2, 1), "mnist": (28, 10, 1), "fashion_mnist": (28, 10, 1)}
+SIZES = {
+    **{"sign": (1, 2, 1), "mnist": (28, 10, 1), "fashion_mnist": (28, 10, 1)},
+    **{"cifar10": (24, 10, 3), "multimnist": (36, 10, 1)},
+}
 
 
 def build(plan: Plan) -> torch.nn.Module:

@@ -16,7 +16,7 @@ from capsella import routing
 from capsella.functional import make_votes
 from capsella.routing import Call, Implementation, Routed, UnsupportedCall, register_implementation
 from capsella.routing.base import IMPLEMENTATIONS
-from capsella.routing.dispatch import choose
+from capsella.routing.dispatch import choices, choose
 from capsella.testing import SMALL, Case, generator, make_options, make_votes_input
 
 pytestmark = pytest.mark.usefixtures("registry", "_references_alone")
@@ -200,6 +200,15 @@ def test_an_implementation_that_makes_votes_is_never_handed_tensors_that_do_not_
         with pytest.raises(ValueError, match=r"^(poses|weight|rows)\b.*expected.*$"):
             routing.vote_and_route("agreement", poses, weight, rows=rows)
     assert not fake.runs
+
+
+def test_who_listens_within_another_hears_what_comes_while_he_does() -> None:
+    with choices() as outer:
+        with choices() as inner:
+            routing.uniform(VOTES)
+        routing.uniform(VOTES)
+    routing.uniform(VOTES)
+    assert (len(outer), len(inner)) == (2, 1)
 
 
 def test_a_call_to_route_says_everything() -> None:

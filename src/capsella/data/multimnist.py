@@ -60,6 +60,11 @@ class Pairs(Samples):
         images, classes = self._images.to(device), self._classes.to(device)
         return Pairs(images, classes, partners=self.partners, shift=self.shift, seed=self.seed)
 
+    def with_partners(self, partners: int) -> Pairs:
+        """Return the same originals with another number of partners: other images."""
+        check_count("partners", partners)
+        return Pairs(self._images, self._classes, partners=partners, shift=self.shift, seed=self.seed)
+
     def pair(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return which originals are in each image, the base and its partner, int64 [B] each."""
         base = indices // self.partners

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ LEARNS = 2.0
 """A net has begun to learn once it is right so many times as often as guessing would be."""
 # readings in a row: a lucky one is no start.
 _ROW = 4
+# of a training, and steps at the most: what counts as early.
+_EARLY, _EARLY_STEPS = 1 / 3, 20_000
 
 
 def final(result: Result) -> float | None:
@@ -46,6 +49,47 @@ def best_error(result: Result) -> float | None:
     """Return the lowest error on the test images after any epoch; it is chosen by these images."""
     found = best(result)
     return None if found is None else 1 - found
+
+
+def early_error(result: Result) -> float | None:
+    """Return the mean error on the test images over the first third of the steps, at most the first 20,000."""
+    last = min(_EARLY * result.steps, _EARLY_STEPS)
+    pairs = zip(result.history["step"], result.history["validation"], strict=True)
+    found = [1 - accuracy for step, accuracy in pairs if step <= last and accuracy is not None]
+    return statistics.fmean(found) if found else None
+
+
+def wrong_early(result: Result) -> float | None:
+    """Return the mean share of images whose longest capsule is wrong, over the looks of the first epoch (yang2021)."""
+    seen, epoch = dig(result.measured, "yang2021.early", "all"), dig(result.measured, "yang2021.early", "steps_an_epoch")
+    found = [look["last"] for look in seen or [] if 0 < look["step"] <= (epoch or 0)]
+    return statistics.fmean(found) if found else None
+
+
+def clamping_costs(result: Result) -> float | None:
+    """Return what a net loses where its negative couplings are set to zero (yang2021)."""
+    before, after = (measured("yang2021.couplings", part)(result) for part in ("accuracy", "clamped"))
+    return None if before is None or after is None else before - after
+
+
+def pairs_error(result: Result) -> float | None:
+    """Return the error on the many test pairs of MultiMNIST (yang2021)."""
+    found = measured("yang2021.pairs", "accuracy")(result)
+    return None if found is None or result.status == "non-finite" else 1 - found
+
+
+def measured(*keys: str) -> Callable[[Result], float | None]:
+    """Return what reads a figure of a measure, None where it was not measured.
+
+    Args:
+        *keys: of the measure, and of the parts of what it found.
+    """
+
+    def read(result: Result) -> float | None:
+        found = dig(result.measured, *keys)
+        return None if found is None else float(found)
+
+    return read
 
 
 def clean(result: Result) -> float | None:
@@ -96,6 +140,15 @@ READINGS: dict[str, Reading] = {
     "training": Reading(training, "Accuracy on the training batches of the last epoch"),
     "clean": Reading(clean, "Accuracy on the test images at the end, standardised as the training images are"),
     "starts": Reading(starts, "The step at which learning starts", "steps"),
+    "early_error": Reading(early_error, "Mean error on the test images early in the training"),
+    "pairs_error": Reading(pairs_error, "Error on a million pairs of test digits at the end"),
+    "misread": Reading(measured("yang2021.drawn", "beside", "misread"), "Drawings that are taken for another class"),
+    "negative": Reading(measured("yang2021.couplings", "negative"), "Share of the couplings that are negative"),
+    "near_zero": Reading(measured("yang2021.couplings", "near_zero"), "Share of the couplings next to nothing"),
+    "clamping_costs": Reading(clamping_costs, "Accuracy that is lost without negative couplings"),
+    "wrong_early": Reading(wrong_early, "Share of images whose longest capsule is wrong"),
+    "seconds": Reading(measured("yang2021.timing", "ours", "seconds"), "Time of 100 steps", "s"),
+    "reference_seconds": Reading(measured("yang2021.timing", "reference", "seconds"), "Time of 100 steps", "s"),
 }
 
 

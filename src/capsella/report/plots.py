@@ -162,16 +162,17 @@ def panels(images: Sequence[tuple[str, Values]], *, label: str, width: float = 4
     _check(images, "images")
     pixels = [unit_array(image, "H W", name="images") for _, image in images]
     heights = [width * rows / columns for rows, columns in (each.shape for each in pixels)]
+    titles = [textwrap.wrap(text, 56) for text, _ in images]
     with _styled(label):
         from matplotlib.figure import Figure
 
-        # the text takes a line; what is left and right of an image is cut off.
-        figure = Figure(figsize=(width, sum(heights) + 0.32 * len(heights)), layout="constrained")
+        room = sum(0.15 + 0.17 * len(lines) for lines in titles)
+        figure = Figure(figsize=(width, sum(heights) + room), layout="constrained")
         places = figure.subplots(len(pixels), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
-        for axes, (text, _), image in zip(places, images, pixels, strict=True):
+        for axes, lines, image in zip(places, titles, pixels, strict=True):
             # "none": as many pixels as there are; the page enlarges them.
             axes.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="none", aspect="equal")
-            axes.set_title("\n".join(textwrap.wrap(text, 70)), fontsize=10.5, loc="left", pad=3)
+            axes.set_title("\n".join(lines), fontsize=10.5, loc="left", pad=3)
             axes.set_axis_off()
         return _svg(figure, label)
 

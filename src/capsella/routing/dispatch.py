@@ -64,7 +64,8 @@ def choices() -> Iterator[list[tuple[Call, Implementation]]]:
     try:
         yield made
     finally:
-        _noting.remove(made)
+        # itself, not one that is equal: who listens inside another has noted the same, at first.
+        _noting[:] = [each for each in _noting if each is not made]
 
 
 @contextmanager

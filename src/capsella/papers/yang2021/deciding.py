@@ -1,0 +1,68 @@
+"""What yang2021's claims are decided with: differences beside their noise, and several of them as one."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from capsella.papers.verdicts import ENOUGH, Evidence
+
+# of the errors of single runs: what two of one net may differ by, in whole runs by data set and in short ones.
+LUCK = {"mnist": 0.0005, "fashion": 0.002, "cifar10": 0.005, "multimnist": 0.002}
+SHORT_LUCK = 0.01
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much lower a figure of one recipe is than of another.
+
+    Attributes:
+        gain: of the means; above 0 where the first is lower.
+        noise: what is no difference yet.
+    """
+
+    gain: float
+    noise: float
+
+    @property
+    def is_lower(self) -> bool | None:
+        """Whether the first is lower; None where the difference may be luck."""
+        return None if abs(self.gain) <= self.noise else self.gain > 0
+
+    def __str__(self) -> str:
+        return f"{-100 * self.gain:+.2f} ± {100 * self.noise:.2f}".replace("-", "−")
+
+
+def lower(evidence: Evidence, one: str, other: str, reading: str, data: str) -> Difference:
+    """Compare a figure of two recipes.
+
+    The noise is two standard errors of the difference where both have three runs, else what single runs may differ by.
+    """
+    values = [evidence.values(key, reading) for key in (one, other)]
+    gain = statistics.fmean(values[1]) - statistics.fmean(values[0])
+    if min(map(len, values)) >= ENOUGH:
+        return Difference(gain, 2 * math.hypot(*(statistics.stdev(each) / math.sqrt(len(each)) for each in values)))
+    return Difference(gain, SHORT_LUCK if evidence.is_quick else LUCK[data])
+
+
+def all_of(answers: Sequence[bool | None]) -> bool | None:
+    """Return whether all hold: no as soon as one does not, and nobody knows where one is open.
+
+    Example:
+        >>> all_of([True, True]), all_of([True, None]), all_of([None, False])
+        (True, None, False)
+    """
+    return False if False in answers else None if None in answers else True
+
+
+def span_of(values: Sequence[float], form: str = ".1%") -> str:
+    """Write the lowest and the highest of some values, once where they are the same.
+
+    Example:
+        >>> span_of([0.5, 0.75]), span_of([0.5])
+        ('50.0% to 75.0%', '50.0%')
+    """
+    low, high = format(min(values), form), format(max(values), form)
+    return (low if low == high else f"{low} to {high}").replace("-", "−")
