@@ -158,7 +158,7 @@ def test_a_run_that_fails_is_said_and_exits_with_one(monkeypatch: pytest.MonkeyP
     [
         (("peer2023",), "paper='peer2023' is unknown; did you mean 'peer2022'"),
         (("peer2022/table2",), "table of peer2022='table2' is unknown; did you mean 'table1'"),
-        (("gu2021",), "gu2021 has no experiments here yet, only its 132 printed numbers"),
+        (("mitterreiter2023",), "mitterreiter2023 has no experiments here yet, only its 51 printed numbers"),
         (("peer2022", "--seeds", "0"), "--seeds=0 is too small; expected an int of at least 1"),
         (("peer2022", "--jobs", "0"), "--jobs=0 is too small; expected an int of at least 1"),
         (("peer2022", "--max-minutes", "0"), "--max-minutes=0.0"),

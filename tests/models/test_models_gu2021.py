@@ -168,3 +168,25 @@ def test_without_a_squash_lengths_are_raw() -> None:
     torch.testing.assert_close(primary, rearrange(maps, "b (n p) h w -> b (h w n) p", p=8), **EXACT)
     mean = torch.einsum("bip,jpd->bjd", primary, model.layers[0].weight[0]) / primary.shape[1]
     torch.testing.assert_close(model(batch).scores, mean.square().sum(dim=-1).sqrt(), **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "maps"),
+    [
+        ("convnet_fc", {"channels": (4, 6)}, [(4, 5), (6, 5)]),
+        ("convnet_avg", {"channels": 6}, [(6, 9), (6, 9)]),
+        ("convnet_r", {"channels": 4, "types": 2}, [(4, 9), (16, 9)]),
+        ("convnet_cr", {"channels": 4, "types": 2}, [(4, 9), (16, 9)]),
+        ("convnet_cr_sf", {"channels": 4, "types": 2}, [(4, 9), (16, 9)]),
+    ],
+)
+def test_convnets_can_be_small(name: str, options: dict[str, Any], maps: list[tuple[int, int]]) -> None:
+    model = create_model(name, image_size=20, **options)
+    found = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d)]
+    assert [(module.out_channels, module.kernel_size[0]) for module in found] == maps
+    assert model(torch.rand(2, 1, 20, 20)).scores.shape == (2, 10)
+
+
+def test_a_convnet_without_a_convolution_is_none() -> None:
+    with pytest.raises(ValueError, match=r"channels=\(\) has no convolution"):
+        create_model("convnet_fc", image_size=20, channels=())

@@ -26,7 +26,7 @@ from paper_harness import PLAN, recipe
 RECIPES = [each for name in PAPERS for each in get_paper(name).recipes]
 SIZES = {
     **{"sign": (1, 2, 1), "mnist": (28, 10, 1), "fashion_mnist": (28, 10, 1)},
-    **{"cifar10": (24, 10, 3), "multimnist": (36, 10, 1)},
+    **{"cifar10": (24, 10, 3), "multimnist": (36, 10, 1), "mnist40": (40, 10, 1)},
 }
 
 
@@ -223,7 +223,7 @@ def test_what_is_picked_by_name() -> None:
     # a figure shows another table's runs.
     assert {each.key.split("/")[1] for each in select("peer2022/figure2").recipes} == {"table3"}
     assert select("peer2022/").recipes == get_paper("peer2022").recipes
-    assert select("gu2021").recipes == ()
+    assert select("mitterreiter2023").recipes == ()
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,11 @@ class Stored(Samples):
         """Where the images lie."""
         return self._images.device
 
+    @property
+    def originals(self) -> Tensor:
+        """The images [N, C, H, W] that are held, before any is placed."""
+        return self._images
+
     def all_images(self, draws: Callable[[Tensor], Draws]) -> Tensor:
         """Return the tensor itself, or one draw of every placed image."""
         if self._place is None:

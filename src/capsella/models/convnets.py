@@ -81,8 +81,9 @@ def convnet_fc(
     *,
     kernel_size: int = 5,
     hidden: tuple[int, ...] = (328, 192),
+    channels: tuple[int, ...] = (256, 256, 128),
 ) -> ConvNet:
-    """Build three convolutions (256, 256, 128 channels) and dense layers; scores are logits.
+    """Build convolutions, three in the paper, and dense layers; scores are logits.
 
     Args:
         image_size: (height, width).
@@ -90,8 +91,11 @@ def convnet_fc(
         num_classes: of the logits.
         kernel_size: of all convolutions.
         hidden: sizes of the hidden dense layers.
+        channels: of the convolutions.
     """
-    plan = [(channels, Window(kernel_size)) for channels in (256, 256, 128)]
+    if not channels:
+        raise ValueError("channels=() has no convolution; expected at least one")
+    plan = [(count, Window(kernel_size)) for count in channels]
     return _flat_convnet(image_size, in_channels, num_classes, plan, hidden)
 
 
@@ -127,7 +131,14 @@ def convnet_small(image_size: Size, in_channels: int, num_classes: int, *, hidde
 
 
 @register_model("convnet_avg", paper="gu2021", init="gu2021")
-def convnet_avg(image_size: Size, in_channels: int, num_classes: int, *, kernel_size: int = 9) -> ConvNet:
+def convnet_avg(
+    image_size: Size,
+    in_channels: int,
+    num_classes: int,
+    *,
+    kernel_size: int = 9,
+    channels: int = 256,
+) -> ConvNet:
     """Build CapsNet's two convolutions, global average pooling and logits.
 
     Args:
@@ -135,10 +146,11 @@ def convnet_avg(image_size: Size, in_channels: int, num_classes: int, *, kernel_
         in_channels: of the images.
         num_classes: of the logits.
         kernel_size: of both convolutions.
+        channels: of both convolutions.
     """
-    plan = [(256, Window(kernel_size)), (256, Window(kernel_size, 2))]
+    plan = [(channels, Window(kernel_size)), (channels, Window(kernel_size, 2))]
     output_size(image_size, [window for _, window in plan])
-    layers = [*_convolutions(in_channels, plan), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, num_classes)]
+    layers = [*_convolutions(in_channels, plan), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes)]
     return ConvNet((in_channels, *image_size), num_classes, layers)
 
 
@@ -162,6 +174,7 @@ class GroupedConvNet(Model):
     Args:
         image_shape: (C, H, W).
         num_classes: J.
+        stem: the first convolution.
         primary: the second convolution, with or without capsules' squash.
         features: values that enter the dense layer.
         dim: values per class.
@@ -174,6 +187,7 @@ class GroupedConvNet(Model):
         image_shape: tuple[int, int, int],
         num_classes: int,
         *,
+        stem: ImageConv2d,
         primary: PrimaryCapsules,
         features: int,
         dim: int,
@@ -184,7 +198,7 @@ class GroupedConvNet(Model):
         check_choice("readout", readout, ("dense", "sum", "length"))
         self.readout, self.dim = readout, dim
         self.scores_are = {"dense": "logits", "sum": "probabilities", "length": "lengths"}[readout]
-        self.trunk = nn.Sequential(ImageConv2d(image_shape[0], 256, 9), nn.ReLU())
+        self.trunk = nn.Sequential(stem, nn.ReLU())
         self.primary = primary
         self.dense = nn.Linear(features, num_classes * dim)
         self.output = nn.Linear(num_classes * dim, num_classes) if readout == "dense" else None
@@ -222,7 +236,16 @@ class GroupedConvNet(Model):
         return length(squashed), squashed
 
 
-def _grouped(image_size: Size, in_channels: int, num_classes: int, *, readout: str, reconstruction: str) -> GroupedConvNet:
+def _grouped(
+    image_size: Size,
+    in_channels: int,
+    num_classes: int,
+    *,
+    readout: str,
+    reconstruction: str,
+    channels: int,
+    types: int,
+) -> GroupedConvNet:
     image_shape = (in_channels, *image_size)
     height, width = output_size(image_size, [Window(9), Window(9, 2)])
     squash = "sabour" if readout == "length" else "none"
@@ -230,8 +253,9 @@ def _grouped(image_size: Size, in_channels: int, num_classes: int, *, readout: s
     return GroupedConvNet(
         image_shape,
         num_classes,
-        primary=PrimaryCapsules(256, 32, 8, kernel_size=9, stride=2, squash=squash, relu=readout != "length"),
-        features=height * width * 256,
+        stem=ImageConv2d(in_channels, channels, 9),
+        primary=PrimaryCapsules(channels, types, 8, kernel_size=9, stride=2, squash=squash, relu=readout != "length"),
+        features=height * width * types * 8,
         dim=16,
         readout=readout,
         decoder=make_decoder(reconstruction, *whole, image_shape),
@@ -239,7 +263,15 @@ def _grouped(image_size: Size, in_channels: int, num_classes: int, *, readout: s
 
 
 @register_model("convnet_r", paper="gu2021", init="gu2021")
-def convnet_r(image_size: Size, in_channels: int, num_classes: int, *, reconstruction: str = "normal") -> GroupedConvNet:
+def convnet_r(
+    image_size: Size,
+    in_channels: int,
+    num_classes: int,
+    *,
+    reconstruction: str = "normal",
+    channels: int = 256,
+    types: int = 32,
+) -> GroupedConvNet:
     """Build ConvNet-R: FC160, logits from it, a decoder that sees all 160 values.
 
     Args:
@@ -247,13 +279,24 @@ def convnet_r(image_size: Size, in_channels: int, num_classes: int, *, reconstru
         in_channels: of the images.
         num_classes: of the logits.
         reconstruction: ``"normal"`` or ``"none"``: there are no classes to mask.
+        channels: of the first convolution.
+        types: an eighth of the channels of the second convolution.
     """
     check_choice("reconstruction", reconstruction, ("normal", "none"))
-    return _grouped(image_size, in_channels, num_classes, readout="dense", reconstruction=reconstruction)
+    sizes = {"channels": channels, "types": types}
+    return _grouped(image_size, in_channels, num_classes, readout="dense", reconstruction=reconstruction, **sizes)
 
 
 @register_model("convnet_cr", paper="gu2021", init="gu2021")
-def convnet_cr(image_size: Size, in_channels: int, num_classes: int, *, reconstruction: str = "conditional") -> GroupedConvNet:
+def convnet_cr(
+    image_size: Size,
+    in_channels: int,
+    num_classes: int,
+    *,
+    reconstruction: str = "conditional",
+    channels: int = 256,
+    types: int = 32,
+) -> GroupedConvNet:
     """Build ConvNet-CR: FC160 in groups of 16, a class's probability is the sigmoid of its group's sum, masked decoder.
 
     The logits are ``prediction.capsules.sum(-1)``: a loss on them cannot be starved by a saturated sigmoid.
@@ -263,13 +306,22 @@ def convnet_cr(image_size: Size, in_channels: int, num_classes: int, *, reconstr
         in_channels: of the images.
         num_classes: of the probabilities.
         reconstruction: ``"conditional"``, ``"normal"`` or ``"none"``.
+        channels: of the first convolution.
+        types: an eighth of the channels of the second convolution.
     """
-    return _grouped(image_size, in_channels, num_classes, readout="sum", reconstruction=reconstruction)
+    sizes = {"channels": channels, "types": types}
+    return _grouped(image_size, in_channels, num_classes, readout="sum", reconstruction=reconstruction, **sizes)
 
 
 @register_model("convnet_cr_sf", paper="gu2021", init="gu2021")
 def convnet_cr_sf(
-    image_size: Size, in_channels: int, num_classes: int, *, reconstruction: str = "conditional"
+    image_size: Size,
+    in_channels: int,
+    num_classes: int,
+    *,
+    reconstruction: str = "conditional",
+    channels: int = 256,
+    types: int = 32,
 ) -> GroupedConvNet:
     """Build ConvNet-CR-SF: ConvNet-CR with both squashes, which is CapsNet without routing.
 
@@ -278,5 +330,8 @@ def convnet_cr_sf(
         in_channels: of the images.
         num_classes: of the lengths.
         reconstruction: ``"conditional"``, ``"normal"`` or ``"none"``.
+        channels: of the first convolution.
+        types: of primary capsules at a position.
     """
-    return _grouped(image_size, in_channels, num_classes, readout="length", reconstruction=reconstruction)
+    sizes = {"channels": channels, "types": types}
+    return _grouped(image_size, in_channels, num_classes, readout="length", reconstruction=reconstruction, **sizes)

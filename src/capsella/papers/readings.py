@@ -98,6 +98,22 @@ def clean(result: Result) -> float | None:
     return None if found is None or result.status == "non-finite" else float(found)
 
 
+def affine(name: str) -> Callable[[Result], float | None]:
+    """Return what reads the accuracy on a reading of AffNIST's test images (gu2021)."""
+
+    def read(result: Result) -> float | None:
+        return None if result.status == "non-finite" else measured("gu2021.affine", name, "accuracy")(result)
+
+    return read
+
+
+def stopped(result: Result) -> float | None:
+    """Return the epochs after which enough test images were right; infinity where they never were (gu2021)."""
+    if dig(result.plan, "train", "target_accuracy") is None:
+        return None
+    return float(len(result.history["epoch"])) if result.status == "reached" else float("inf")
+
+
 def starts(result: Result, classes: int = 10) -> float | None:
     """Return the step at which learning starts; infinity where it does not.
 
@@ -147,6 +163,10 @@ READINGS: dict[str, Reading] = {
     "near_zero": Reading(measured("yang2021.couplings", "near_zero"), "Share of the couplings next to nothing"),
     "clamping_costs": Reading(clamping_costs, "Accuracy that is lost without negative couplings"),
     "wrong_early": Reading(wrong_early, "Share of images whose longest capsule is wrong"),
+    "affnist": Reading(affine("affnist"), "Accuracy on AffNIST's test images"),
+    "affnist_mitterreiter": Reading(affine("affnist_mitterreiter"), "Accuracy on AffNIST as mitterreiter2023 makes it"),
+    "affnist_literal": Reading(affine("affnist_literal"), "Accuracy on AffNIST as gu2021's words describe it"),
+    "stopped": Reading(stopped, "Epochs until enough test images were right", "epochs"),
     "seconds": Reading(measured("yang2021.timing", "ours", "seconds"), "Time of 100 steps", "s"),
     "reference_seconds": Reading(measured("yang2021.timing", "reference", "seconds"), "Time of 100 steps", "s"),
 }
