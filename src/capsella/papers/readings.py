@@ -167,6 +167,10 @@ READINGS: dict[str, Reading] = {
     "affnist_mitterreiter": Reading(affine("affnist_mitterreiter"), "Accuracy on AffNIST as mitterreiter2023 makes it"),
     "affnist_literal": Reading(affine("affnist_literal"), "Accuracy on AffNIST as gu2021's words describe it"),
     "stopped": Reading(stopped, "Epochs until enough test images were right", "epochs"),
+    **{
+        f"compact_{factor}": Reading(measured("gu2021.compactness", factor, "forward"), "Compactness score", "nats")
+        for factor in ("rotation", "shift_x", "shift_y", "scale", "shear_x", "shear_y")
+    },
     "seconds": Reading(measured("yang2021.timing", "ours", "seconds"), "Time of 100 steps", "s"),
     "reference_seconds": Reading(measured("yang2021.timing", "reference", "seconds"), "Time of 100 steps", "s"),
 }

@@ -1,7 +1,10 @@
-"""What gu2021 measures on trained nets, each in a file of its own: affine images, and how capsules represent what changes."""
+"""What gu2021 measures on trained nets, each in a file of its own."""
 
 from __future__ import annotations
 
 from capsella.papers.gu2021.affine import affine, seen
+from capsella.papers.gu2021.compact import compactness
+from capsella.papers.gu2021.features import mapped, perturbed
+from capsella.papers.gu2021.overlap import overlapping
 
-__all__ = ["affine", "seen"]
+__all__ = ["affine", "compactness", "mapped", "overlapping", "perturbed", "seen"]

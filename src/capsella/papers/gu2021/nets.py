@@ -112,6 +112,12 @@ TABLE5 = {
 SETS = {"mnist": ("MNIST", "mnist"), "fashion": ("Fashion-MNIST", "fashion_mnist")}
 """Of Table 5: name and registry name."""
 
+FACTORS = {
+    **{"rotation": "rotation", "shift_x": "trans-x", "shift_y": "trans-y"},
+    **{"scale": "scale", "shear_x": "shear-x", "shear_y": "shear-y"},
+}
+"""Of Table 5: as we name them, and as keys of printed numbers do."""
+
 KERNELS = (3, 5, 7, 9, 11)
 KERNEL_NETS = {
     "capsnet": (TABLE1["capsnet"], 9),
