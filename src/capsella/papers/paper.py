@@ -50,6 +50,27 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Summary:
+    """A table of our own that is worked out of several recipes at once.
+
+    Attributes:
+        key: as of a ``Table``; no recipe has it.
+        title: what it shows.
+        caption: what its numbers are.
+        head: names of the columns.
+        rows: from the evidence, a text for each column, the first of which names the row; none of what has not run.
+        right: columns of numbers.
+    """
+
+    key: str
+    title: str
+    caption: str
+    head: tuple[str, ...]
+    rows: Callable[[Evidence], Sequence[tuple[str, ...]]]
+    right: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Line:
     """A line of a plot.
 
@@ -130,6 +151,7 @@ class Paper:
         title: of the paper.
         recipes: all of them, in the order in which they are run.
         tables: that show them.
+        summaries: that several of them give, before the tables.
         plots: pictures of them.
         claims: that they decide.
         facts: printed numbers that are no figure of one recipe, by the target's key.
@@ -143,6 +165,7 @@ class Paper:
     title: str
     recipes: tuple[Recipe, ...] = ()
     tables: tuple[Table, ...] = ()
+    summaries: tuple[Summary, ...] = ()
     plots: tuple[Plot | Gallery, ...] = ()
     claims: tuple[Claim, ...] = ()
     facts: Mapping[str, Fact] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from capsella.papers.readings import dig
 from capsella.papers.recipe import Recipe
 from capsella.papers.results import Result
 from capsella.papers.verdicts import ENOUGH, FAILS, HOLDS, UNDECIDED, VERDICTS, Claim, Evidence, Finding
-from capsella.report.paper_tables import NO_NUMBER, Known, Part, Sheet, many, printed_sheet, says_of, table_part
+from capsella.report.paper_tables import NO_NUMBER, Known, Part, Sheet, many, printed_sheet, says_of, summary_part, table_part
 
 OURS = "ours"
 """The source of a claim that is a question of our own."""
@@ -126,7 +126,10 @@ def tell(paper: Paper, results: Sequence[Result], *, quick: bool = False) -> Sto
         beyond=paper.beyond,
         answer=paper.answer(evidence),
         own=tuple(_answer(claim, found) for claim, found in findings if claim.source == OURS),
-        parts=tuple(table_part(known, table) for table in paper.tables),
+        parts=(
+            *(part for part in (summary_part(known, summary) for summary in paper.summaries) if part.sheet.rows),
+            *(table_part(known, table) for table in paper.tables),
+        ),
         numbers=printed_sheet(known, numbers, "Printed results"),
         others=printed_sheet(known, others, "Other printed numbers", with_role=True),
         rules=(*(() if quick else (RULE,)), *((MINUTES,) if chosen else ())),

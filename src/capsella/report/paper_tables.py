@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from capsella.papers.paper import Paper, Table
+from capsella.papers.paper import Paper, Summary, Table
 from capsella.papers.readings import READINGS
 from capsella.papers.recipe import Recipe
 from capsella.papers.results import Result
@@ -130,6 +130,13 @@ def table_part(known: Known, table: Table) -> Part:
         tuple(notes),
         best if table.rows else "",
     )
+
+
+def summary_part(known: Known, summary: Summary) -> Part:
+    """Return a table that is worked out of several recipes; it has no rows where none of these has run."""
+    rows = tuple(tuple((text,) for text in row) for row in summary.rows(known.evidence))
+    sheet = Sheet(summary.title, summary.head, rows, summary.right)
+    return Part(summary.key, summary.title, summary.caption, sheet, None, ())
 
 
 def _unit(known: Known, table: Table, recipes: Sequence[Recipe]) -> str:

@@ -3,9 +3,9 @@ r"""Figures 4 and 5: what the decoder draws when one value of a representation i
 - *Response* (Figure 4): by how much the drawing changes, root mean square over pixels of half the difference of +r and −r, for
   each of 16 values, mean over test images. r is 0.2 (the paper's range for CapsNet), 8 (for ConvNets), and *own*: twice the
   standard deviation that the value itself has over images of one class, so that it means the same for all nets.
-- *Map* (Figure 5): drawings on straight lines between the representations of two images, of one class and of two. *Across* is the
-  mean size of the cosine between what the decoder sees of images of two classes, *within* of one class; *longest* is the length
-  of the longest of these vectors.
+- *Map* (Figure 5): drawings on straight lines between the representations of two images, of one class and of two. *Across* is
+  the mean size of the cosine between what the decoder sees of images of two classes, *within* of one class; *longest* the
+  length of the longest of these vectors.
 """
 
 from __future__ import annotations

@@ -1,0 +1,175 @@
+"""Which component helps which kind of robustness: what a net gains by it, with 95% intervals over runs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from capsella.papers.gu2021.deciding import Read, interval, values_of
+from capsella.papers.gu2021.nets import FACTORS, ablated, compact, convnet, kernel, overlapping, pairs_kernel, robust
+from capsella.papers.readings import READINGS, dig
+from capsella.papers.results import Result
+from capsella.papers.verdicts import Evidence, Missing
+
+AFFINE, OVERLAP, COMPACT = "affine maps", "overlapping digits", "compactness"
+KINDS = {
+    AFFINE: "points of accuracy on AffNIST",
+    OVERLAP: "points of accuracy on overlapping digits",
+    COMPACT: "mean score of six factors on MNIST, in hundredths of a nat",
+}
+HELPS, HARMS, OPEN = "helps", "harms", "open"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two nets that differ in one component.
+
+    Attributes:
+        kind: of ``KINDS``.
+        with_it: key of the recipe that has the component.
+        without: key of the other.
+        where: how the paper calls the place.
+    """
+
+    kind: str
+    with_it: str
+    without: str
+    where: str
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a component does.
+
+    Attributes:
+        pair: the nets.
+        gain: with it less without it, times 100.
+        half: half the 95% interval; None of single runs.
+        runs: fewest of both.
+    """
+
+    pair: Pair
+    gain: float
+    half: float | None
+    runs: int
+
+    @property
+    def says(self) -> str:
+        """Whether it helps, harms or is open: an interval that has zero in it, or none at all, says nothing."""
+        if self.half is None or abs(self.gain) <= self.half:
+            return OPEN
+        return HELPS if self.gain > 0 else HARMS
+
+    def __str__(self) -> str:
+        half = "one run" if self.half is None else f"± {self.half:.2f}"
+        return f"{self.gain:+.2f} {half}".replace("-", "−")
+
+
+_AFF = ablated("baseline")
+_CAPS = overlapping("baseline")
+
+COMPONENTS: Mapping[str, tuple[Pair, ...]] = {
+    "dynamic routing": (
+        Pair(AFFINE, ablated("dr"), _AFF, "Table 2"),
+        Pair(AFFINE, robust("capsnet"), robust("capsnet-nor"), "Table 1, matrices not shared"),
+        Pair(OVERLAP, _CAPS, overlapping("nor"), "Table 4"),
+        Pair(COMPACT, compact("mnist", "capsnet"), compact("mnist", "convnet-cr-sf"), "Table 5"),
+    ),
+    "a matrix for every capsule": (
+        Pair(AFFINE, ablated("not-shared"), _AFF, "Table 2"),
+        Pair(OVERLAP, _CAPS, overlapping("shared"), "Table 4"),
+    ),
+    "squash": (
+        Pair(AFFINE, _AFF, ablated("no-squash"), "Table 2"),
+        Pair(OVERLAP, _CAPS, overlapping("no-squash"), "Table 4"),
+        Pair(COMPACT, compact("mnist", "convnet-cr-sf"), compact("mnist", "convnet-cr"), "Table 5"),
+    ),
+    "margin loss": (
+        Pair(AFFINE, _AFF, ablated("cross-entropy"), "Table 2, for cross entropy"),
+        Pair(OVERLAP, _CAPS, overlapping("binary-cross-entropy"), "Table 4, for binary cross entropy"),
+        Pair(OVERLAP, convnet("margin"), convnet("bce"), "a ConvNet, for binary cross entropy"),
+    ),
+    "reconstruction": (
+        Pair(AFFINE, _AFF, ablated("no-reconstruction"), "Table 2"),
+        Pair(OVERLAP, _CAPS, overlapping("no-reconstruction"), "Table 4"),
+        Pair(OVERLAP, convnet("bce-reconstruction"), convnet("bce"), "a ConvNet"),
+    ),
+    "its mask": (
+        Pair(AFFINE, _AFF, ablated("normal-reconstruction"), "Table 2"),
+        Pair(OVERLAP, _CAPS, overlapping("normal-reconstruction"), "Table 4"),
+        Pair(COMPACT, compact("mnist", "convnet-cr"), compact("mnist", "convnet-r"), "Table 5"),
+    ),
+    "kernels of 9 for 5": (
+        Pair(AFFINE, kernel("capsnet", 9), kernel("capsnet", 5), "Table 3, CapsNet"),
+        Pair(AFFINE, kernel("convnet-fc", 9), kernel("convnet-fc", 5), "Table 3, ConvNet-FC"),
+        Pair(OVERLAP, pairs_kernel("capsnet", 9), pairs_kernel("capsnet", 5), "CapsNet"),
+    ),
+    "an average over the map for dense layers": (
+        Pair(AFFINE, kernel("convnet-avg", 9), kernel("convnet-fc", 9), "Table 3, ConvNets with kernels of 9"),
+        Pair(OVERLAP, convnet("convnet-avg"), convnet("convnet-fc-lk"), "ConvNets with kernels of 9"),
+    ),
+}
+"""What makes a net more of a CapsNet, and two things that make ConvNets differ."""
+
+
+def mean_compactness(result: Result) -> float | None:
+    """Return the mean score over the six factors; None where one is missing."""
+    found = [dig(result.measured, "gu2021.compactness", factor, "forward") for factor in FACTORS]
+    return None if any(value is None for value in found) else statistics.fmean(found)
+
+
+_READ: Mapping[str, Read] = {AFFINE: READINGS["affnist"], OVERLAP: READINGS["final"], COMPACT: mean_compactness}
+
+
+def effect(evidence: Evidence, pair: Pair) -> Effect:
+    """Return what the component of two nets does; raise ``Missing`` where one has not run."""
+    one, other = (values_of(evidence, key, _READ[pair.kind]) for key in (pair.with_it, pair.without))
+    gain, half = interval(one, other)
+    return Effect(pair, 100 * gain, None if half is None else 100 * half, min(len(one), len(other)))
+
+
+def effects(evidence: Evidence) -> dict[str, list[Effect]]:
+    """Return the effects that can be worked out, by component."""
+    found: dict[str, list[Effect]] = {}
+    for component, pairs in COMPONENTS.items():
+        for pair in pairs:
+            try:
+                found.setdefault(component, []).append(effect(evidence, pair))
+            except Missing:
+                continue
+    return found
+
+
+def rows(evidence: Evidence) -> list[tuple[str, ...]]:
+    """Return the table of effects: component, kind, where, gain with its interval, what it says, runs."""
+    return [
+        (component, each.pair.kind, each.pair.where, str(each), each.says, str(each.runs))
+        for component, some in effects(evidence).items()
+        for each in some
+    ]
+
+
+def answer(evidence: Evidence) -> str:
+    """Return which components help and harm which kind of robustness; empty where nothing has run, or of short versions."""
+    found = effects(evidence)
+    if evidence.is_quick or not found:
+        return ""
+    parts = []
+    for kind in KINDS:
+        named = {says: _named(found, kind, says) for says in (HELPS, HARMS, OPEN)}
+        if any(named.values()):
+            said = [f"{says}: {', '.join(names)}" for says, names in named.items() if names]
+            parts.append(f"For {kind}, {'; '.join(said)}")
+    return ". ".join(parts) + "."
+
+
+def _named(found: Mapping[str, Sequence[Effect]], kind: str, says: str) -> list[str]:
+    """Name the components of which all effects on a kind say the same; what disagrees is open."""
+    named = []
+    for component, some in found.items():
+        mine = [each for each in some if each.pair.kind == kind]
+        answers = {each.says for each in mine}
+        if mine and (answers == {says} or (says == OPEN and len(answers) > 1)):
+            named.append(f"{component} ({', '.join(str(each) for each in mine)})")
+    return named
