@@ -135,9 +135,10 @@ def effects(evidence: Evidence) -> dict[str, list[Effect]]:
     for component, pairs in COMPONENTS.items():
         for pair in pairs:
             try:
-                found.setdefault(component, []).append(effect(evidence, pair))
+                each = effect(evidence, pair)
             except Missing:
                 continue
+            found.setdefault(component, []).append(each)
     return found
 
 

@@ -45,21 +45,19 @@ def _line(evidence: Evidence, label: str, rows: Mapping[float, str], reading: st
     return [Line(label, tuple(found), tuple(map(statistics.fmean, values)), spread)]
 
 
-def _printed(label: str, name: str, part: str) -> list[Line]:
-    """Return what Table 3 prints of a net."""
+def _printed(label: str, name: str) -> Line:
+    """Return what Table 3 prints of a net on AffNIST."""
     targets = read_targets("gu2021")
-    found = {size: targets.get(f"table3/{name}-k{size}-{part}") for size in KERNELS}
-    known = {
-        float(size): float(target.value) for size, target in found.items() if target is not None and target.value is not None
-    }
-    return [Line(label, tuple(known), tuple(known.values()), is_printed=True)] if known else []
+    found = {size: targets.get(f"table3/{name}-k{size}-affnist") for size in KERNELS}
+    known = {float(size): float(target.value or 0.0) for size, target in found.items() if target is not None}
+    return Line(label, tuple(known), tuple(known.values()), is_printed=True)
 
 
 def _kernels(evidence: Evidence) -> list[Line]:
     lines = []
     for name, (net, _) in KERNEL_NETS.items():
         ours = _line(evidence, net.label, {float(size): kernel(name, size) for size in KERNELS}, "affnist")
-        lines += [*ours, *(_printed(net.label, name, "affnist") if ours else [])]
+        lines += [*ours, *([_printed(net.label, name)] if ours else [])]
     return lines
 
 

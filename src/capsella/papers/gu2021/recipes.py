@@ -296,6 +296,8 @@ def _table5() -> list[Recipe]:
     ]
 
 
+_UNITS = "; ".join(f"{kind}: {unit}" for kind, unit in KINDS.items())
+
 PAPER = Paper(
     "gu2021",
     TITLES["gu2021"],
@@ -318,8 +320,8 @@ PAPER = Paper(
         Summary(
             "effects",
             "Which component helps which kind of robustness",
-            "What a net has more with the component than without it, with the 95% interval over runs (Welch). It helps or harms "
-            f"where that interval has no zero in it. In {'; in '.join(f'{unit} for {kind}' for kind, unit in KINDS.items())}.",
+            "What a net has more with the component than without it, with the 95% interval over runs (Welch). It helps or "
+            f"harms where that interval has no zero in it. {_UNITS}.",
             ("component", "kind", "where", "gain", "says", "runs"),
             rows,
             (3, 5),
