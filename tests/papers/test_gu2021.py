@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +18,17 @@ from capsella.data.augment import AFFNIST, Place
 from capsella.data.multimnist import Pairs
 from capsella.data.registry import Content, assemble
 from capsella.data.samples import Stored
-from capsella.models import Model
+from capsella.models import Model, create_model
+from capsella.nn import Decoder
 from capsella.papers.gu2021 import affine as affine_file
+from capsella.papers.gu2021 import compact as compact_file
 from capsella.papers.gu2021.affine import affine, moved_images, seen
+from capsella.papers.gu2021.compact import CONVENTIONS, Convention, compactness, figures, score
 from capsella.papers.gu2021.compact_claims import printed_scores
 from capsella.papers.gu2021.effects import answer, rows
-from capsella.papers.gu2021.nets import FACTORS, TABLE1, build, parameters, placed
+from capsella.papers.gu2021.features import angles, mapped, perturbed
+from capsella.papers.gu2021.nets import FACTORS, KERNEL_NETS, TABLE1, build, parameters, placed
+from capsella.papers.gu2021.overlap import overlapping
 from capsella.papers.images import pack, unpack
 from capsella.papers.paper import Gallery, get_paper, select
 from capsella.papers.readings import READINGS
@@ -403,6 +409,7 @@ COUNTEREXAMPLES = [
     ("matrix-capsules", other("table1/em-capsnet", affnist=0.7)),
     ("both", final("multimnist/margin-reconstruction", 0.9)),
     ("mask-compact-fashion", compactness_of("fashion-convnet-cr", 0.0)),
+    ("mask-compact-by-mean", compactness_of("mnist-convnet-cr", 0.0)),
     ("squash-compact-fashion", compactness_of("fashion-convnet-cr-sf", 0.001)),
     ("routing-compact-fashion", compactness_of("fashion-capsnet", 0.5)),
     ("printed-order", compactness_of("mnist-capsnet", 0.5)),
@@ -509,3 +516,160 @@ def test_the_page_has_the_effects() -> None:
     assert "Which component helps which kind of robustness" in files["page.html"]
     # where nothing has run there is nothing to say.
     assert "Which component helps" not in paper_report(PAPER, [])["README.md"]
+
+
+def test_short_versions_do_not_decide_what_takes_long() -> None:
+    short = {key.removeprefix("gu2021/"): replace(each, quick=True) for key, each in PRINTED.items()}
+    for name in ("capsnet-beats-fc", "routing-harms", "pairs-squash", "pairs-large-kernels", "conclusion", "both"):
+        assert found(name, **short) == "undecided"
+    assert found("pairs-largest", **short) == "holds"
+
+
+def test_scores_of_variances_that_are_known() -> None:
+    # variances of 3 and 1 parts.
+    steps = torch.tensor([[-1.0, -1.0], [1.0, 1.0]], dtype=torch.float64) * torch.tensor([3.0, 1.0]).sqrt()
+    alone = torch.tensor([[-1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
+    recorded = figures(torch.stack([steps, steps]))
+    forward, reverse = 0.75 * math.log(1.5) + 0.25 * math.log(0.5), -(math.log(1.5) + math.log(0.5)) / 2
+    assert recorded == pytest.approx(
+        {
+            **{"values": 2, "images": 2, "forward": forward, "forward_median": forward},
+            **{"reverse": reverse, "reverse_median": reverse, "infinite": 0.0},
+        }
+    )
+    assert score(recorded, Convention("reverse", "mean", 2.0, "median")) == pytest.approx(reverse / 2 / math.log(2))
+    # one value alone varies: as compact as can be, and backwards without bound.
+    mixed, endless = figures(torch.stack([steps, alone])), figures(alone[None])
+    assert (mixed["infinite"], mixed["reverse"]) == (0.5, pytest.approx(reverse))
+    assert endless["forward"] == pytest.approx(math.log(2))
+    assert (endless["reverse"], endless["infinite"]) == (None, 1.0)
+    assert score(endless, Convention("reverse")) is None
+    assert len({str(each) for each in CONVENTIONS}) == len(CONVENTIONS) == 24
+
+
+class Copies(Model):
+    """Has 16 values for each of two classes, the pixels of a 4×4 image, and draws the sum of both classes' values."""
+
+    def __init__(self) -> None:
+        super().__init__((1, 4, 4), 2)
+        self.weight = nn.Parameter(torch.ones(1))
+        self.decoder = Decoder(2, 16, (1, 4, 4), hidden=())
+        both = nn.Linear(32, 16, bias=False)
+        with torch.no_grad():
+            both.weight.copy_(torch.cat([torch.eye(16), torch.eye(16)], dim=1))
+        self.decoder.layers = nn.Sequential(both)
+
+    def classify(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        pixels = images.flatten(1) * self.weight
+        return torch.stack([pixels.mean(dim=1), 1 - pixels.mean(dim=1)], dim=1), torch.stack([pixels, pixels], dim=1)
+
+
+def small_images(count: int = 40) -> ImageData:
+    images = (255 * torch.rand(count, 1, 4, 4, generator=torch.Generator().manual_seed(3))).to(torch.uint8)
+    content = Content(Stored(images, torch.arange(count) % 2), ("even", "odd"))
+    return assemble(content, "noise", "test", {}, None, "unit")
+
+
+def test_a_value_that_is_a_pixel_changes_that_pixel() -> None:
+    data = small_images()
+    found = perturbed(a_run(Copies()), {"validation": data}, CPU)
+    # one of sixteen pixels moves by as much as its value.
+    assert found["response"]["0.2"] == pytest.approx([0.2 / 4] * 16, abs=1e-5)
+    assert found["response"]["8"] == pytest.approx([2.0] * 16, abs=1e-5)
+    images = data.batch(torch.arange(40)).images.flatten(1)
+    deviations = torch.stack([images[label::2].std(dim=0, correction=0) for label in (0, 1)]).mean(dim=0)
+    assert found["response"]["own"] == pytest.approx((2 * deviations / 4).tolist(), abs=1e-5)
+    assert (found["images"], found["range"]) == (40, "0.2")
+    drawn = unpack(found["sheet"])
+    assert drawn.shape == (4 * 4, 9 * 4)
+    # from −0.2 to 0.2 along a row, one pixel of the image gets brighter, and no other changes.
+    changes = drawn[:4, -4:] - drawn[:4, :4]
+    assert (changes > 0.1).sum() == 1
+    assert (changes == 0).sum() == 15
+
+
+def test_lines_go_from_one_image_to_another() -> None:
+    data = small_images()
+    found = mapped(a_run(Copies()), {"validation": data}, CPU)
+    assert found["across"] == 0.0
+    assert found["within"] > 0.5
+    images = data.batch(torch.arange(40)).images
+    line = unpack(found["sheets"]["across"])
+    assert line.shape == (4, 9 * 4)
+    # from the first image of class 0 to the last of class 1.
+    assert line[:, :4] == pytest.approx(images[0, 0].numpy(), abs=0.04)
+    assert line[:, -4:] == pytest.approx(images[39, 0].numpy(), abs=0.04)
+    assert unpack(found["sheets"]["within"]).shape == (2 * 4, 9 * 4)
+    assert angles(torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, -2.0]]), torch.tensor([0, 0, 1])) == pytest.approx(
+        {"across": math.sqrt(0.5) / 2, "within": math.sqrt(0.5), "longest": 2.0}
+    )
+
+
+def test_a_net_without_a_decoder_draws_nothing() -> None:
+    with pytest.raises(TypeError, match="expected one with a decoder"):
+        perturbed(a_run(ByInk((1, 4, 4), torch.ones(2))), {"validation": small_images()}, CPU)
+
+
+@pytest.mark.parametrize(("model", "values"), [("convnet_r", 160), ("convnet_cr", 16), ("convnet_cr_sf", 16), ("capsnet", 16)])
+def test_the_nets_of_table_5_are_scored_and_drawn_from(model: str, values: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compact_file, "SHORT", 3)
+    torch.manual_seed(0)
+    net = create_model(model, channels=4, types=2)
+    images = (255 * torch.rand(20, 1, 28, 28)).to(torch.uint8)
+    content = Content(Stored(images, torch.arange(20) % 10), tuple("0123456789"))
+    data = assemble(content, "noise", "test", {}, None, "unit")
+    run, splits = a_run(net, steps=5), {"validation": data}
+    scores = compactness(run, splits, CPU)
+    assert set(scores) == {*FACTORS, "rotation_wide"}
+    assert {part["values"] for part in scores.values()} == {values}
+    assert all(part["images"] == 3 and 0 < part["forward"] < math.log(values) for part in scores.values())
+    # the wide range is another one.
+    assert scores["rotation"] != scores["rotation_wide"]
+    responses = perturbed(run, splits, CPU)
+    assert responses["range"] == ("8" if model in ("convnet_r", "convnet_cr") else "0.2")
+    assert mapped(run, splits, CPU)["across"] == 0 or model == "convnet_r"
+
+
+def test_overlapping_digits_are_shown_with_their_parts() -> None:
+    digits = torch.zeros(20, 1, 28, 28, dtype=torch.uint8)
+    digits[:, :, 10:12, 10:12] = 255
+    pairs = Pairs(digits, torch.arange(20) % 10, partners=1, shift=4, seed="test")
+    data = assemble(Content(pairs, tuple("0123456789")), "multimnist", "test", {}, None, "unit")
+    drawn = unpack(overlapping(a_run(nn.Identity()), {"validation": data}, CPU)["sheet"])
+    assert drawn.shape == (3 * 36, 10 * 36)
+    whole, one, two = drawn[:36], drawn[36:72], drawn[72:]
+    assert (whole == (one + two).clip(max=1)).all()
+    with pytest.raises(ValueError, match="expected MultiMNIST's pairs"):
+        overlapping(a_run(nn.Identity()), {"validation": small_images()}, CPU)
+
+
+def test_table_4_changes_one_component_at_a_time() -> None:
+    changed = {}
+    for row, plan in plans().items():
+        if row.startswith("table4/"):
+            changed[row.removeprefix("table4/")] = plan.model_options | (
+                {"loss": plan.train.loss} if plan.train.loss != "auto" else {}
+            )
+            assert plan.data_options == {"partners": 100, "test_partners": 10}
+            assert (plan.train.steps, plan.train.schedule, plan.train.decay_steps) == (46_875, "exponential", 2000)
+    assert changed == {
+        "baseline": {},
+        "nor": {"routing": "uniform"},
+        "shared": {"shared": True},
+        "no-squash": {"squash": "none"},
+        "normal-reconstruction": {"reconstruction": "normal"},
+        "no-reconstruction": {"reconstruction": "none"},
+        "binary-cross-entropy": {"loss": "length_binary_cross_entropy"},
+    }
+    # 6 million images once.
+    assert 46_875 * 128 == 6_000_000
+
+
+def test_rows_of_one_setting_are_one_recipe() -> None:
+    tables = {table.key: table.recipes for table in PAPER.tables}
+    assert set(tables["figure3"]) & set(tables["kernels"]) == {"gu2021/table4/baseline", "gu2021/multimnist/convnet-fc-lk"}
+    assert set(tables["table1"]) & set(tables["table3"]) == {f"gu2021/table1/{row}" for row in KERNEL_NETS}
+    fingerprints = [recipe.job(0).fingerprint for recipe in PAPER.recipes]
+    # Table 1's rows differ from Table 2's in when they stop alone.
+    same = [recipe.key for recipe in PAPER.recipes if fingerprints.count(recipe.job(0).fingerprint) > 1]
+    assert same == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from capsella.papers.gu2021.claiming import higher_claim, same_claim, squash_claim
+from capsella.papers.gu2021.claiming import higher_claim, only_whole, same_claim, squash_claim
 from capsella.papers.gu2021.deciding import all_of, higher, values_of
 from capsella.papers.gu2021.nets import GROUPS, KERNEL_NETS, KERNELS, TABLE1, ablated, averaged, grouped, kernel, robust
 from capsella.papers.readings import READINGS
@@ -62,7 +62,7 @@ def _fewest(evidence: Evidence) -> tuple[bool | None, str]:
     return (best.is_higher if is_smallest else False), f"ConvNet-Avg beside Aff-CapsNet {best} points; parameters: {listed}"
 
 
-AFFINE_CLAIMS = (
+_CLAIMS = (
     higher_claim(
         "capsnet-beats-fc",
         "CapsNet is more robust to affine maps than ConvNet-FC.",
@@ -165,7 +165,7 @@ AFFINE_CLAIMS = (
     ),
 )
 
-OWN_AFFINE_CLAIMS = (
+_OWN = (
     Claim(
         "gu2021/readings",
         "The order of Table 1's nets is the same in all three readings of AffNIST.",
@@ -198,3 +198,6 @@ OWN_AFFINE_CLAIMS = (
         [("EM-CapsNet", robust("em-capsnet"), robust("capsnet"))],
     ),
 )
+
+# short versions end far from the accuracy at which nets are compared; those that average over the map have hardly begun.
+AFFINE_CLAIMS, OWN_AFFINE_CLAIMS = only_whole(_CLAIMS), only_whole(_OWN)

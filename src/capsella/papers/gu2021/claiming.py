@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from capsella.papers.gu2021.deciding import all_of, higher
 from capsella.papers.verdicts import Claim, Evidence
@@ -48,3 +49,8 @@ def squash_claim(key: str, one: str, other: str, where: str, source: str, luck: 
 
     text = f"Without a squash a CapsNet does worse {where}, on training and on test images."
     return Claim(f"gu2021/{key}", text, source, (one, other), decide)
+
+
+def only_whole(claims: Iterable[Claim]) -> tuple[Claim, ...]:
+    """Return claims that short versions cannot decide."""
+    return tuple(replace(claim, is_long=True) for claim in claims)

@@ -48,6 +48,7 @@ CLAIMS = (
         "section 4",
         (robust("convnet-avg"), robust("capsnet"), _LK, _CAPS, compact("mnist", "convnet-cr-sf"), compact("mnist", "capsnet")),
         _conclusion,
+        is_long=True,
     ),
     Claim(
         "gu2021/no-convnet",
@@ -55,6 +56,7 @@ CLAIMS = (
         "section 4",
         (_CAPS, convnet("convnet-avg"), robust("capsnet"), kernel("convnet-fc", 9)),
         _no_convnet,
+        is_long=True,
     ),
     *OWN_AFFINE_CLAIMS,
     *OWN_PAIRS_CLAIMS,

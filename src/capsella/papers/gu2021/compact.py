@@ -20,6 +20,7 @@ from capsella.analysis.compactness import compactness as score_of
 from capsella.analysis.factors import factor_vectors
 from capsella.data import ImageData
 from capsella.papers.gu2021.affine import tested_on
+from capsella.train.processes import products_in
 from capsella.train.run import Run
 
 WIDE = {"rotation_wide": ("rotation", tuple(5.0 * k for k in range(-5, 6)))}
@@ -36,9 +37,10 @@ def compactness(run: Run, splits: Mapping[str, ImageData | None], device: torch.
     kept: dict[str, list[Tensor]] = {}
     for some in torch.split(chosen, BATCH):
         batch = data.batch(some, device=device)
-        vectors = factor_vectors(run.model, batch.images, batch.labels)
-        for name, (factor, amounts) in WIDE.items():
-            vectors[name] = factor_vectors(run.model, batch.images, batch.labels, factors={factor: amounts})[factor]
+        with products_in("float32"):
+            vectors = factor_vectors(run.model, batch.images, batch.labels)
+            for name, (factor, amounts) in WIDE.items():
+                vectors[name] = factor_vectors(run.model, batch.images, batch.labels, factors={factor: amounts})[factor]
         for name, each in vectors.items():
             kept.setdefault(name, []).append(each.cpu())
     return {name: figures(torch.cat(parts)) for name, parts in kept.items()}

@@ -28,10 +28,10 @@ from capsella.papers.images import pack
 from capsella.train.run import Run
 
 IMAGES, SHORT = 1000, 200
-UNITS, SHOWN_UNITS, STEPS = 16, 5, 9
+UNITS, SHOWN_UNITS, STEPS = 16, 4, 9
 RANGES = {"0.2": 0.2, "8": 8.0}
 OWN = "own"
-LINES = 3
+LINES = 2
 
 
 def perturbed(run: Run, splits: Mapping[str, ImageData | None], device: torch.device) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from capsella.papers.gu2021.claiming import Row, higher_claim, same_claim, squash_claim
+from capsella.papers.gu2021.claiming import Row, higher_claim, only_whole, same_claim, squash_claim
 from capsella.papers.gu2021.deciding import higher
 from capsella.papers.gu2021.nets import KERNELS, PARTNERS, TABLE4, convnet, overlapping, pairs_kernel, partnered
 from capsella.papers.verdicts import Claim, Evidence
@@ -26,6 +26,40 @@ def _pairs_claim(key: str, text: str, source: str, pairs: Sequence[Row]) -> Clai
     return higher_claim(key, text, source, pairs, reading="final", luck="pairs")
 
 
+# what short versions end before.
+_LATE = only_whole(
+    [
+        squash_claim("pairs-squash", _CAPS, overlapping("no-squash"), "on overlapping digits", "section 3.2, Table 4", "pairs"),
+        _pairs_claim(
+            "pairs-large-kernels",
+            "ConvNet-FC(LK) is better on overlapping digits than CapsNet.",
+            "section 3.2, conclusion 3",
+            [("ConvNet-FC(LK)", _LK, _CAPS)],
+        ),
+        _pairs_claim(
+            "pairs-partners",
+            "ConvNet-FC(LK) is better than CapsNet with any number of partners (here: of 1, 10 and 100).",
+            "section 3.2, Figure 3",
+            [(f"{count:,}", partnered("convnet-fc-lk", count), partnered("capsnet", count)) for count in PARTNERS[:-1]],
+        ),
+        _pairs_claim(
+            "pairs-kernels",
+            "ConvNet-FC(LK) is better on overlapping digits than CapsNet with kernels of any size.",
+            "section 3.2, supplement B",
+            [(f"{size}×{size}", pairs_kernel("convnet-fc-lk", size), pairs_kernel("capsnet", size)) for size in KERNELS],
+        ),
+        _pairs_claim(
+            "pairs-convnet",
+            "Margin loss and reconstruction make a ConvNet better on overlapping digits, each of them.",
+            "section 3.2",
+            [
+                ("margin loss", convnet("margin"), convnet("bce")),
+                ("reconstruction", convnet("bce-reconstruction"), convnet("bce")),
+            ],
+        ),
+    ]
+)
+
 PAIRS_CLAIMS = (
     *(
         _pairs_claim(
@@ -41,7 +75,6 @@ PAIRS_CLAIMS = (
             ("margin", "The margin loss", "binary-cross-entropy"),
         )
     ),
-    squash_claim("pairs-squash", _CAPS, overlapping("no-squash"), "on overlapping digits", "section 3.2, Table 4", "pairs"),
     Claim(
         "gu2021/pairs-largest",
         "Of all components of CapsNet the matrices of its capsules do most for overlapping digits.",
@@ -64,44 +97,20 @@ PAIRS_CLAIMS = (
         "section 3.2",
         [("CapsNet", _CAPS, convnet("convnet-avg"))],
     ),
-    _pairs_claim(
-        "pairs-large-kernels",
-        "ConvNet-FC(LK) is better on overlapping digits than CapsNet.",
-        "section 3.2, conclusion 3",
-        [("ConvNet-FC(LK)", _LK, _CAPS)],
-    ),
-    _pairs_claim(
-        "pairs-partners",
-        "ConvNet-FC(LK) is better than CapsNet with any number of partners (here: of 1, 10 and 100).",
-        "section 3.2, Figure 3",
-        [(f"{count:,}", partnered("convnet-fc-lk", count), partnered("capsnet", count)) for count in PARTNERS[:-1]],
-    ),
-    _pairs_claim(
-        "pairs-kernels",
-        "ConvNet-FC(LK) is better on overlapping digits than CapsNet with kernels of any size.",
-        "section 3.2, supplement B",
-        [(f"{size}×{size}", pairs_kernel("convnet-fc-lk", size), pairs_kernel("capsnet", size)) for size in KERNELS],
-    ),
-    _pairs_claim(
-        "pairs-convnet",
-        "Margin loss and reconstruction make a ConvNet better on overlapping digits, each of them.",
-        "section 3.2",
-        [
-            ("margin loss", convnet("margin"), convnet("bce")),
-            ("reconstruction", convnet("bce-reconstruction"), convnet("bce")),
-        ],
-    ),
+    *_LATE,
 )
 
 
-OWN_PAIRS_CLAIMS = (
-    _pairs_claim(
-        "both",
-        "Margin loss and reconstruction together do more for a ConvNet on overlapping digits than either.",
-        "ours",
-        [
-            ("beside the margin loss", convnet("margin-reconstruction"), convnet("margin")),
-            ("beside reconstruction", convnet("margin-reconstruction"), convnet("bce-reconstruction")),
-        ],
-    ),
+OWN_PAIRS_CLAIMS = only_whole(
+    [
+        _pairs_claim(
+            "both",
+            "Margin loss and reconstruction together do more for a ConvNet on overlapping digits than either.",
+            "ours",
+            [
+                ("beside the margin loss", convnet("margin-reconstruction"), convnet("margin")),
+                ("beside reconstruction", convnet("margin-reconstruction"), convnet("bce-reconstruction")),
+            ],
+        ),
+    ]
 )
