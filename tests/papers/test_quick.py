@@ -24,6 +24,15 @@ SHOWN = [
 ]
 
 
+SHOWN_OF_GU2021 = [
+    "A transformation matrix for every capsule helps with overlapping digits.",
+    "Of all components of CapsNet the matrices of its capsules do most for overlapping digits.",
+    "CapsNet is better on overlapping digits than ConvNet-Avg.",
+    "The squash makes representations more compact (here: in 5 of six factors).",
+    "With a mask the drawing changes more with a single value.",
+]
+
+
 SHOWN_OF_YANG2021 = [
     "On MNIST L1 and L2 classify about as well as DR (here: within 0.15 points of error).",
     "Couplings that climb go with more than two capsule layers.",
@@ -49,6 +58,23 @@ def test_the_short_version_of_yang2021_shows_its_directions(tmp_path: Path) -> N
     # whatever they draw, they draw their own images better than from another net's capsules.
     drawn = records["fashion-l2-no-fc"]["measured"]["yang2021.drawn"]
     assert drawn["own"]["misread"] < drawn["beside"]["misread"]
+
+
+@pytest.mark.paper
+@pytest.mark.timeout(1800)
+def test_the_short_version_of_gu2021_shows_its_directions(tmp_path: Path) -> None:
+    if "CAPSELLA_DATA" not in os.environ:
+        pytest.skip("needs MNIST and Fashion-MNIST; CAPSELLA_DATA names their folder")
+    done = capsella("reproduce", "gu2021", "--quick", "--out", str(tmp_path / "out"), seconds=1500)
+    assert done.returncode == 0, done.stderr
+    # all but the matrix capsules.
+    assert len(list((tmp_path / "out" / "gu2021").glob("*/*/quick-seed-0.json"))) == 66
+    page = (tmp_path / "out" / "gu2021" / "README.md").read_text()
+    for text in SHOWN_OF_GU2021:
+        assert f"| holds | {text} |" in page
+    for name in ("figure2", "figure2-overlapping", "figure4", "figure5"):
+        assert f"](plots/{name}.svg)" in page
+    assert "## Which component helps which kind of robustness" in page
 
 
 @pytest.mark.paper

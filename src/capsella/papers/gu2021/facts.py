@@ -58,7 +58,10 @@ _AVERAGED = "5,332,234: Table 1 prints 5.3M"
 
 _HIGHEST = "ours is the highest of any run and epoch, with however many partners; the paper does not say with how many"
 
+_NATS = "the paper states neither the logarithm's base nor how values are summed; the order of the nets can be compared"
+
 REMARKS = {
+    **{key: _NATS for key in read_targets("gu2021") if key.startswith("table5/")},
     "text/convnet-fc-lk-multimnist-best": _HIGHEST,
     "text/capsnet-multimnist-best": _HIGHEST,
     "table1/aff-capsnet-dr-parameters": _TRUNCATED,

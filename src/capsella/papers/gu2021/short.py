@@ -8,10 +8,7 @@ from capsella.papers.gu2021.nets import Net
 
 SHORT = {"batch_size": 64, "lr": 2e-3, "steps": 200, "log_every": 20}
 SMALL: dict[str, dict[str, Any]] = {
-    "capsnet": {
-        **{"model.kernel_size": 5, "model.trunk_stride": 2, "model.channels": 32, "model.types": 8},
-        "model.decoder_hidden": (64, 128),
-    },
+    "capsnet": {"model.trunk_stride": 2, "model.channels": 32, "model.types": 8, "model.decoder_hidden": (64, 128)},
     "convnet_fc": {"model.channels": (8, 8, 8), "model.hidden": (64, 32)},
     "convnet_fc_lk": {"model.channels": (8, 8, 8), "model.hidden": (64, 32)},
     "convnet_avg": {"model.channels": 8},
