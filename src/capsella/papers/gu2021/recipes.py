@@ -77,7 +77,7 @@ _MATRIX = (
 _PAIRS = (
     f"{PAIRS_STEPS:,} steps, which are one pass over six million images, with a rate that falls by 0.96 in 2,000 steps: the "
     "paper does not say how long it trains",
-    "errors are on 100,000 test images, ten of each digit; shifts of up to 4 pixels of both digits",
+    "errors are on 100,000 test images, ten of each digit (20,000 with one partner); shifts of up to 4 pixels of both digits",
 )
 _DIGITS = ("the same decoder draws both digits, each from its own capsule; what is drawn without a mask is the whole image",)
 _LARGE = ("dense layers of 160 and 96 units, just below CapsNet's size: the paper does not say",)
