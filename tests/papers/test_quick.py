@@ -27,7 +27,7 @@ SHOWN = [
 SHOWN_OF_GU2021 = [
     "CapsNet is better on overlapping digits than ConvNet-Avg.",
     "For overlapping digits reconstruction needs no mask (here: 0.5 points of difference at the most).",
-    "The squash makes representations more compact (here: in 5 of six factors).",
+    "The squash makes representations more compact (here: in 5 of six factors at least).",
     "With a mask the drawing changes more with a single value.",
     "The squash keeps representations within a bounded set (here: no vector is longer than 1, as some of the others are).",
 ]

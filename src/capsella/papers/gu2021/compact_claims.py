@@ -79,7 +79,7 @@ def _more_claim(
     where = f" on {SETS[data][0]}" if data != "mnist" else ""
     if chosen.reduction == "mean":
         key, where = f"{key}-by-mean", f"{where}, by the mean over the values of a vector in place of the sum"
-    on_top = f" (here: in {_MOST} of six factors)."
+    on_top = f" (here: in {_MOST} of six factors at least)."
     rows = (compact(data, high), compact(data, low))
     return Claim(f"gu2021/{key}{'' if data == 'mnist' else '-fashion'}", text + where + on_top, source, rows, decide)
 
