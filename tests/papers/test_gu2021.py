@@ -410,6 +410,7 @@ COUNTEREXAMPLES = [
     ("both", final("multimnist/margin-reconstruction", 0.9)),
     ("mask-compact-fashion", compactness_of("fashion-convnet-cr", 0.0)),
     ("mask-compact-by-mean", compactness_of("mnist-convnet-cr", 0.0)),
+    ("mask-compact-by-sixteens", compactness_of("mnist-convnet-cr", 0.0)),
     ("squash-compact-fashion", compactness_of("fashion-convnet-cr-sf", 0.001)),
     ("routing-compact-fashion", compactness_of("fashion-capsnet", 0.5)),
     ("printed-order", compactness_of("mnist-capsnet", 0.5)),
@@ -552,7 +553,15 @@ def test_scores_of_variances_that_are_known() -> None:
     assert endless["forward"] == pytest.approx(math.log(2))
     assert (endless["reverse"], endless["infinite"]) == (None, 1.0)
     assert score(endless, Convention("reverse")) is None
-    assert len({str(each) for each in CONVENTIONS}) == len(CONVENTIONS) == 24
+    # of 32 values: two vectors of sixteen, whose scores are averaged; here the first has one that varies alone.
+    both = torch.zeros(1, 2, 32, dtype=torch.float64)
+    both[0, :, 0] = both[0, :, 16] = both[0, :, 17] = torch.tensor([0.0, 1.0])
+    found = figures(both)
+    assert found["forward"] == pytest.approx(math.log(32 / 3))
+    assert found["sixteens"]["forward"] == pytest.approx((math.log(16) + math.log(8)) / 2)
+    assert score(found, Convention(vector="sixteens")) == found["sixteens"]["forward"]
+    assert score(mixed, Convention(vector="sixteens")) == mixed["forward"]
+    assert len({str(each) for each in CONVENTIONS}) == len(CONVENTIONS) == 48
 
 
 class Copies(Model):

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from capsella.papers.gu2021.compact import Convention, score
 from capsella.papers.gu2021.deciding import Read, interval, values_of
 from capsella.papers.gu2021.nets import FACTORS, ablated, compact, convnet, kernel, overlapping, pairs_kernel, robust
 from capsella.papers.readings import READINGS, dig
@@ -16,7 +17,7 @@ AFFINE, OVERLAP, COMPACT = "affine maps", "overlapping digits", "compactness"
 KINDS = {
     AFFINE: "points of accuracy on AffNIST",
     OVERLAP: "points of accuracy on overlapping digits",
-    COMPACT: "mean score of six factors on MNIST, in hundredths of a nat",
+    COMPACT: "mean score of six factors on MNIST, in hundredths of a nat, of sixteen values at a time",
 }
 HELPS, HARMS, OPEN = "helps", "harms", "open"
 
@@ -114,9 +115,11 @@ COMPONENTS: Mapping[str, tuple[Pair, ...]] = {
 
 
 def mean_compactness(result: Result) -> float | None:
-    """Return the mean score over the six factors; None where one is missing."""
-    found = [dig(result.measured, "gu2021.compactness", factor, "forward") for factor in FACTORS]
-    return None if any(value is None for value in found) else statistics.fmean(found)
+    """Return the mean score over the six factors, of sixteen values at a time; None where one is missing."""
+    parts = [dig(result.measured, "gu2021.compactness", factor) for factor in FACTORS]
+    found = [None if part is None else score(part, Convention(vector="sixteens")) for part in parts]
+    known = [value for value in found if value is not None]
+    return statistics.fmean(known) if len(known) == len(found) else None
 
 
 _READ: Mapping[str, Read] = {AFFINE: READINGS["affnist"], OVERLAP: READINGS["final"], COMPACT: mean_compactness}
