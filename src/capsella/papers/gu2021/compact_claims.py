@@ -73,7 +73,7 @@ def _more_claim(
     def decide(evidence: Evidence) -> tuple[bool | None, str]:
         found = scores(evidence, data, chosen)
         more = sum(values[high] > values[low] for values in found.values())
-        listed = ", ".join(f"{FACTORS[factor]} {values[high]:.3f} and {values[low]:.3f}" for factor, values in found.items())
+        listed = ", ".join(f"{FACTORS[factor]} {values[high]:.3g} and {values[low]:.3g}" for factor, values in found.items())
         return more >= _MOST, f"in {more} of {len(found)} factors; {TABLE5[high].label} and {TABLE5[low].label}: {listed}"
 
     where = f" on {SETS[data][0]}" if data != "mnist" else ""
