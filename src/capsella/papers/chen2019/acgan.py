@@ -96,7 +96,6 @@ class Generator(nn.Module):
         self.classes = nn.Parameter(torch.empty(CLASSES, LATENT))
         self.dense = nn.Linear(LATENT, 3 * 3 * first)
         self.to_7 = nn.ConvTranspose2d(first, second, 5)
-        # of the full sum's 2n + 3 places TensorFlow's "same" leaves the first out and the last two: one here, one below.
         self.to_14 = nn.ConvTranspose2d(second, third, 5, stride=2, padding=1)
         self.to_28 = nn.ConvTranspose2d(third, 1, 5, stride=2, padding=1)
 
@@ -107,8 +106,18 @@ class Generator(nn.Module):
         hidden = F.relu(self.dense(noise * conditions))
         grid = rearrange(hidden, "b (h w c) -> b c h w", h=3, w=3)
         grid = F.relu(self.to_7(grid))  # [B, 192, 7, 7]
-        grid = F.relu(self.to_14(grid)[..., :-1, :-1])  # [B, 96, 14, 14]
-        return torch.tanh(self.to_28(grid)[..., :-1, :-1])  # [B, 1, 28, 28]
+        grid = F.relu(doubled(grid, self.to_14))  # [B, 96, 14, 14]
+        return torch.tanh(doubled(grid, self.to_28))  # [B, 1, 28, 28]
+
+
+def doubled(grid: Tensor, layer: nn.ConvTranspose2d) -> Tensor:
+    """Return a transposed convolution [B, C, 2H, 2W] of [B, c, H, W], placed as by TensorFlow's "same".
+
+    Of the 2n + 3 places that a kernel of 5 reaches, that leaves out the first and the last two: the layer's padding is one on
+    both sides, and one more goes here.
+    """
+    found: Tensor = layer(grid)
+    return found[..., :-1, :-1]
 
 
 class Discriminator(nn.Module):
@@ -243,14 +252,14 @@ class AcGan:
         source, classes = self.discriminator(torch.cat((images, made)), self.rng)
         d_source, d_class = discriminator_losses(source, classes, torch.cat((labels, drawn)))
         of_discriminator.zero_grad()
-        (d_source + d_class).backward()
+        torch.autograd.backward(d_source + d_class)
         of_discriminator.step()
         # as many as D has seen.
         wanted = self.labels(2 * B)
         tricked, told = self.discriminator(self.generator(self.noise(2 * B), wanted), self.rng)
         g_source, g_class = generator_losses(tricked, told, wanted)
         of_generator.zero_grad()
-        (g_source + g_class).backward(inputs=list(self.generator.parameters()))
+        torch.autograd.backward(g_source + g_class, inputs=list(self.generator.parameters()))
         of_generator.step()
         shares = (
             source[:B] > 0,
@@ -269,6 +278,8 @@ class AcGan:
             labels: [N].
         """
         steps, B = self.settings.steps_of(len(images)), self.settings.batch_size
+        if not steps:
+            raise ValueError(f"images has {len(images)} of them; expected at least a batch of {B}")
         total = torch.zeros(len(FIGURES), dtype=torch.float64, device=self.device)
         with repeatable():
             for k in range(steps):
