@@ -102,7 +102,8 @@ class Generator(nn.Module):
     def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
         """Draw images."""
         # a product, whose gradient adds in a fixed order, where that of a look-up need not.
-        conditions = F.one_hot(labels, CLASSES).to(noise.dtype) @ self.classes  # [B, 100]
+        one_hot = labels[:, None] == torch.arange(CLASSES, device=labels.device)  # [B, 10]
+        conditions = one_hot.to(noise.dtype) @ self.classes  # [B, 100]
         hidden = F.relu(self.dense(noise * conditions))
         grid = rearrange(hidden, "b (h w c) -> b c h w", h=3, w=3)
         grid = F.relu(self.to_7(grid))  # [B, 192, 7, 7]
@@ -211,7 +212,7 @@ class AcGan:
     """
 
     def __init__(self, settings: Settings, seed: int, device: torch.device) -> None:
-        self.settings = settings
+        self.settings, self.device = settings, device
         # they start alike on every device, without a draw from the program's own generators.
         with torch.device("meta"):
             nets = Generator(settings.narrowed), Discriminator(settings.narrowed)
@@ -223,11 +224,6 @@ class AcGan:
         self.generator, self.discriminator = nets
         self.rng = torch.Generator(device).manual_seed(seed)
         self._adams = [torch.optim.Adam(net.parameters(), lr=settings.lr, betas=BETAS, eps=EPSILON) for net in nets]
-
-    @property
-    def device(self) -> torch.device:
-        """Where it lies."""
-        return self.rng.device
 
     def noise(self, count: int) -> Tensor:
         """Draw z [count, 100]."""
