@@ -106,21 +106,23 @@ def test_weights_start_as_in_keras() -> None:
         deviation = math.sqrt(2 / ends)
         assert float(weight.detach().std()) == pytest.approx(deviation, rel=0.05)
         # cut off at two deviations of what was cut.
-        assert float(weight.abs().max()) <= 2 * deviation / 0.87962 + 1e-6
-    assert float(net.dense.weight.abs().max()) == pytest.approx(math.sqrt(6 / 3556), rel=1e-3)
-    assert float(net.dense.bias.abs().max()) == 0.0
+        assert float(weight.detach().abs().max()) <= 2 * deviation / 0.87962 + 1e-6
+    assert float(net.dense.weight.detach().abs().max()) == pytest.approx(math.sqrt(6 / 3556), rel=1e-3)
+    assert not net.dense.bias.any()
 
 
-# sources of which the net is as sure as the soft labels are; classes 3 to 1 for the first.
-LOGIT, SURE, FOOLED = math.log(9), 0.325083, 2.082863
+# a source of which the net is as sure as a soft label is, and BCE then: −0.9 ln 0.9 − 0.1 ln 0.1.
+LOGIT, SURE = math.log(9), 0.325083
 
 
 def test_the_discriminators_losses_are_those_worked_out_by_hand() -> None:
-    source = torch.tensor([LOGIT, LOGIT])
+    source = torch.tensor([LOGIT, 0.0])
     classes = torch.tensor([[math.log(3), 0.0], [5.0, -5.0]])
     by_source, by_class = acgan.discriminator_losses(source, classes, torch.tensor([0, 1]))
-    # BCE of 0.9 for 0.9, and of 0.9 where 0.1 was right.
-    assert float(by_source) == pytest.approx((SURE + FOOLED) / 2, abs=1e-5)
+    # of the generated one, ln 2 whatever its label; the other way round it would be 2.08 for the real one.
+    assert float(by_source) == pytest.approx((SURE + math.log(2)) / 2, abs=1e-5)
+    certain = acgan.discriminator_losses(torch.tensor([LOGIT, -LOGIT]), classes, torch.tensor([0, 1]))
+    assert float(certain[0]) == pytest.approx(SURE, abs=1e-5)
     # (2 · −ln ¾ + 0 · anything) / 2.
     assert float(by_class) == pytest.approx(-math.log(0.75), abs=1e-5)
 
@@ -380,9 +382,13 @@ def test_images_become_inputs_as_the_test_images_do() -> None:
     images, labels = digits(20)
     for normalise in ("unit", "centred", "standardise"):
         like = from_tensors(images, labels, split="test", normalise=normalise)
+        # copies that are there already are of other images.
+        like._at("meta")
+        assert len(like.images) == 20
         found = generated.as_test_images(images, labels, like=like)
         assert torch.equal(found.batch(range(20)).images, like.batch(range(20)).images)
         assert found.digest != like.digest
+        assert found._elsewhere == found._made == {}
     other = generated.as_test_images(images.flip(0), labels.flip(0), like=like)
     assert torch.equal(other.batch(range(20)).images, like.batch(range(20)).images.flip(0))
 
