@@ -1,0 +1,72 @@
+"""What chen2019's claims are decided with; differences beside their noise are yang2021's."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from capsella.papers.readings import measured
+from capsella.papers.verdicts import Claim, Evidence, Missing
+from capsella.papers.yang2021.deciding import all_of, lower
+
+Decide = Callable[[Evidence], tuple[bool | None, str]]
+Pair = tuple[str, str, str]
+"""A name, the row whose figure should be lower, and the other."""
+
+
+def seen(evidence: Evidence, row: str, *keys: str | int) -> list[float]:
+    """Return a figure of a measure from every run of a row; raise ``Missing`` where one has none."""
+    read = measured(*keys)
+    found = [read(result) for result in evidence.results(row)]
+    known = [value for value in found if value is not None]
+    if len(known) < len(found):
+        raise Missing(row)
+    return known
+
+
+def mean_seen(evidence: Evidence, row: str, *keys: str | int) -> float:
+    """Return the mean of ``seen``."""
+    return statistics.fmean(seen(evidence, row, *keys))
+
+
+def listed(values: Mapping[str, float], form: str = ".2%") -> str:
+    """Write figures with their names.
+
+    Example:
+        >>> listed({"CNN": 0.1, "CapsNet": 0.25}, ".0%")
+        'CNN 10%, CapsNet 25%'
+    """
+    return ", ".join(f"{name} {value:{form}}" for name, value in values.items()).replace("-", "−")
+
+
+def all_lower(pairs: Sequence[Pair], data: str, *, reading: str = "error") -> Decide:
+    """Return what holds where each figure is lower than the other of its pair."""
+
+    def decide(evidence: Evidence) -> tuple[bool | None, str]:
+        found = {name: lower(evidence, one, other, reading, data) for name, one, other in pairs}
+        says = ", ".join(f"{name} {difference}" for name, difference in found.items())
+        return all_of([each.is_lower for each in found.values()]), f"points of error beside the other: {says}"
+
+    return decide
+
+
+def both(*decides: Decide) -> Decide:
+    """Return what holds where all of some do."""
+
+    def decide(evidence: Evidence) -> tuple[bool | None, str]:
+        found = [each(evidence) for each in decides]
+        return all_of([answer for answer, _ in found]), "; ".join(says for _, says in found)
+
+    return decide
+
+
+def lower_claim(
+    key: str, text: str, source: str, pairs: Sequence[Pair], data: str, *, reading: str = "error", is_long: bool = False
+) -> Claim:
+    """Return the claim that each figure is lower than the other of its pair."""
+    return Claim(f"chen2019/{key}", text, source, rows_of(pairs), all_lower(pairs, data, reading=reading), is_long)
+
+
+def rows_of(pairs: Sequence[Pair]) -> tuple[str, ...]:
+    """Return the rows of some pairs, each once."""
+    return tuple(dict.fromkeys(row for _, *two in pairs for row in two))
