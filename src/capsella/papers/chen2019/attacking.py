@@ -13,6 +13,7 @@ digest of its weights tells whether two runs met the same one. As many test imag
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -22,9 +23,10 @@ from torch import Tensor, nn
 
 from capsella.attacks import Prepared, attack_data, difference, find_universal, in_grey_levels
 from capsella.data import ImageData
+from capsella.models import create_model
 from capsella.train.config import TrainConfig
 from capsella.train.evaluation import evaluate
-from capsella.train.plan import Plan, run_plan
+from capsella.train.fitting import fit
 from capsella.train.run import Run, loss_of
 
 LEVELS = 255
@@ -80,11 +82,13 @@ def substitute(train: ImageData, test: ImageData, steps: int, device: torch.devi
         log_every=SUBSTITUTE_STEPS,
         device=device.type,
     )
-    plan = Plan("lenet", train.name, split=train.split, validate=None, test=False, train=config)
+    channels, height, width = train.image_shape
+    torch.manual_seed(config.seed)
+    model = create_model("lenet", image_size=(height, width), in_channels=channels, num_classes=train.num_classes)
     # on a GPU sums may else be taken in another order each time.
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
-        run = run_plan(plan, splits={"train": train, "validation": None, "test": None}, progress=False)
-    model = run.model.to(device).eval()
+        fit(model, train, progress=False, **dataclasses.asdict(config))
+    model.to(device).eval()
     accuracy = evaluate(model, test, batch_size=500, device=device).accuracy
     return model, {"steps": config.steps, "accuracy": accuracy, "digest": digest(model)}
 

@@ -158,7 +158,7 @@ def _same_net(evidence: Evidence) -> tuple[bool | None, str]:
 
 def _margins(data: str) -> list[Pair]:
     return [
-        (MODELS[name], cell(data, name), row("margin", f"{data}-{name}"))
+        (MODELS[name], cell(data, name), row("margin", f"{data}-{name}-0.9"))
         for name in ((_FC + WITHOUT, "capsnet") if data == "mnist" else (_FC, "capsnet"))
     ]
 
@@ -251,7 +251,7 @@ CLAIMS = (
             f"exp-faster-{data}",
             f"On {name} training converges faster with the squash of Xi et al. than with Sabour's.",
             "section 3.2",
-            [("early:", cell(data, net), row("squash", f"{data}-{net}"))],
+            [("early:", cell(data, net), row("squash", f"{data}-sabour"))],
             data,
             reading="early_error",
         )

@@ -128,7 +128,7 @@ PLOTS: tuple[Plot | Gallery, ...] = (
                 _convergence,
                 rows={
                     MODELS[_SQUASHED[data]]: cell(data, _SQUASHED[data]),
-                    "the same, Sabour's squash": row("squash", f"{data}-{_SQUASHED[data]}"),
+                    "the same, Sabour's squash": row("squash", f"{data}-sabour"),
                     MODELS["capsnet"]: cell(data, "capsnet"),
                     MODELS["cnn"]: cell(data, "cnn"),
                 },

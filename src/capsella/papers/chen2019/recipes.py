@@ -137,7 +137,7 @@ _BASIS = {"mnist": f"{_FC}{WITHOUT}", "cifar10": _FC}
 def _margins() -> list[Recipe]:
     return [
         _variant(
-            row("margin", f"{data}-{name}"),
+            row("margin", f"{data}-{name}-0.9"),
             f"{MODELS[name]}, m⁺ = 0.9",
             data,
             name,
@@ -152,7 +152,7 @@ def _margins() -> list[Recipe]:
 def _squashes() -> list[Recipe]:
     return [
         _variant(
-            row("squash", f"{data}-{name}"),
+            row("squash", f"{data}-sabour"),
             f"{MODELS[name]}, Sabour's squash",
             data,
             name,
@@ -332,7 +332,7 @@ PAPER = Paper(
             "margin",
             "",
             "Error with Sabour's margin of 0.9",
-            (*(key.replace("/margin/", "/table2/") for key in _keys(_MARGINS)), *_keys(_MARGINS)),
+            (*(key.replace("/margin/", "/table2/").removesuffix("-0.9") for key in _keys(_MARGINS)), *_keys(_MARGINS)),
             reading="error",
             note=_MARGIN_NOTE,
         ),
