@@ -163,7 +163,9 @@ READINGS: dict[str, Reading] = {
     "generated_early": Reading(generated_early, "Mean error on what AC-GAN draws after epochs 1 to 3"),
     "blackbox": Reading(measured("chen2019.blackbox", "main", "accuracy"), "Accuracy under FGSM from LeNet, 8 of 255"),
     "unscaled": Reading(measured("chen2019.blackbox", "unscaled", "accuracy"), "Accuracy under FGSM from LeNet, ±8 unscaled"),
-    "unscaled_answer": Reading(measured("chen2019.blackbox", "unscaled", "answer_share"), "Share of the commonest answer"),
+    "twice": Reading(
+        measured("chen2019.blackbox", "twice", "accuracy"), "Accuracy under FGSM from LeNet, divided by 255 twice"
+    ),
     "universal": Reading(
         measured("chen2019.whitebox", "universal-main", "accuracies", -1), "Accuracy under a universal perturbation, 8 of 255"
     ),

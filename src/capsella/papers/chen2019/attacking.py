@@ -1,9 +1,10 @@
 r"""Sections 4.3 and 4.4: how nets on MNIST stand up to perturbations, made with LeNet's gradients and with their own.
 
 - *Black box*: one step of size ε along the sign of LeNet's gradient, which is all that the attacker knows. ``main`` reads "8"
-  as 8 of 255 grey levels. Three readings are faults that are easily made: ``unscaled`` adds ±8 to images of values from 0 to 1,
-  ``clipped`` then brings them back to between 0 and 1, ``grey`` shows grey levels up to 255 to nets that know values up to 1.
-  Where a net answers the same for all images, its accuracy is that class's share of them: the commonest answer is kept too.
+  as 8 of 255 grey levels. Four readings are faults of scale that are easily made: ``unscaled`` adds ±8 to images of values from
+  0 to 1, ``clipped`` then brings them back to between 0 and 1, ``grey`` shows grey levels up to 255 to nets that know values up
+  to 1, and ``twice`` divides by 255 once more. Where a net answers the same for all images, its accuracy is that class's share
+  of them: the commonest answer is kept too.
 - *White box*: FGSM with the net's own gradient, the share of gradients that are zero, and the perturbation of a generator that
   was trained on training images for 100 iterations, with a wrong class drawn for each.
 
@@ -38,10 +39,12 @@ BLACK_BOX: dict[str, tuple[float, tuple[float, float] | None]] = {
     "unscaled": (8.0, None),
     "clipped": (8.0, (0.0, 1.0)),
     "grey": (EPS, (0.0, 1.0)),
+    "twice": (EPS, (0.0, 1.0)),
 }
-"""ε and bounds of each reading; of grey levels, before they are shown."""
+"""ε and bounds of each reading, before images are shown in another scale."""
 
-FAULTS = ("unscaled", "clipped", "grey")
+FAULTS = {"unscaled": 1.0, "clipped": 1.0, "grey": float(LEVELS), "twice": 1 / LEVELS}
+"""Readings that are faults, and by what the nets see images multiplied."""
 
 WHITE_BOX = {"main": EPS, "0.1": 0.1, "0.3": 0.3}
 ITERATIONS = 100
@@ -56,13 +59,17 @@ def blackbox(run: Run, splits: Mapping[str, ImageData | None], device: torch.dev
     train, test = parts(splits)
     count = images_for(run, test)
     other, facts = substitute(train, test, steps_of(run), device)
-    shown = {"grey": Prepared(run.model, lambda images: images * LEVELS)}
     found = {
-        name: _transferred(shown.get(name, run.model), other, test, eps, bounds, count, device)
+        name: _transferred(scaled(run.model, FAULTS.get(name, 1.0)), other, test, eps, bounds, count, device)
         for name, (eps, bounds) in BLACK_BOX.items()
     }
     own = _transferred(other, other, test, EPS, BLACK_BOX["main"][1], count, device)
     return {"images": count, "substitute": {**facts, "attacked": own["accuracy"]}, **found}
+
+
+def scaled(model: nn.Module, factor: float) -> nn.Module:
+    """Return a net that sees its images multiplied."""
+    return model if factor == 1 else Prepared(model, lambda images: images * factor)
 
 
 def substitute(train: ImageData, test: ImageData, steps: int, device: torch.device) -> tuple[nn.Module, dict[str, Any]]:

@@ -91,7 +91,7 @@ REMARKS = {
     "table2/mnist-cnn-parameters": _NO_CNN,
     "table2/cifar10-cnn-parameters": "9.74M with the sizes that are given",
     "table2/cifar10-capsnet-parameters": "that of the FC G-CapsNet, whose 20,480 couplings a CapsNet does not train",
-    "table2/cifar10-multi-gcapsnet-parameters": "the total of the supplement's table; two of its layers have other sizes in the code",
+    "table2/cifar10-multi-gcapsnet-parameters": "the supplement's total; two of its layers have other sizes in the code",
     "table3/baseline-epoch4": _STEPS,
     "table3/baseline-epoch5": _STEPS,
     "table3/conv-gcapsnet-epoch5": _STEPS,

@@ -85,7 +85,14 @@ _BUILDERS = {
 _AGREES = {"routing": "agreement", "num_iters": 4, "primary_squash": "none", "relu": "primary"}
 
 
-def plan_of(data: str, name: str, *, options: Mapping[str, Any] | None = None, train: Mapping[str, Any] | None = None) -> Plan:
+def plan_of(
+    data: str,
+    name: str,
+    *,
+    options: Mapping[str, Any] | None = None,
+    train: Mapping[str, Any] | None = None,
+    images: Mapping[str, Any] | None = None,
+) -> Plan:
     """Return the training of one cell of Table 2, perhaps with something changed.
 
     Args:
@@ -93,6 +100,7 @@ def plan_of(data: str, name: str, *, options: Mapping[str, Any] | None = None, t
         name: of ``MODELS``.
         options: of the net, in the place of its own.
         train: settings in the place of its own.
+        images: options of the data beside its own.
     """
     bare = name.removesuffix(WITHOUT)
     own = _options(data, bare, decoder=data == "mnist" and bare == name)
@@ -102,7 +110,7 @@ def plan_of(data: str, name: str, *, options: Mapping[str, Any] | None = None, t
         data,
         model_options={"init": "chen2019", **own, **(options or {})},
         # the CNN alone sees its photographs as they are.
-        data_options={"normalise": "centred"} if data == "cifar10" and bare != "cnn" else {},
+        data_options={**({"normalise": "centred"} if data == "cifar10" and bare != "cnn" else {}), **(images or {})},
         split="train",
         # what the paper reports is measured on the test images on the way; nothing is chosen by it.
         validate="test",

@@ -196,7 +196,8 @@ ROBUSTNESS = (
     Claim(
         "chen2019/constant",
         "The printed accuracies are those of one answer to everything, which a fault in the scale of the images gives: ±8 on "
-        "images from 0 to 1 (unscaled), the same brought back to 0 to 1 (clipped), or grey levels up to 255 (grey).",
+        "images from 0 to 1 (unscaled), the same brought back to 0 to 1 (clipped), grey levels up to 255 (grey), or a second "
+        "division by 255 (twice).",
         "ours",
         _THREE,
         _constant,
