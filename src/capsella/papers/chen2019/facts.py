@@ -76,9 +76,7 @@ FACTS: dict[str, Fact] = {
     **{f"supplement-table1/{name}": _layer(name) for name in _LAYERS},
 }
 
-_NO_CNN = "the three convolutions without padding on 28×28 have 13.3M; 35.4M is what they have on 40×40, or is quoted"
-_STEPS = "4,000 images go in steps of 0.025%, of which this is none: a fraction, or a slip"
-
+# beside the notes that targets have of their own.
 REMARKS = {
     "table1/capsnet-optimization": "here: the weights by SGD or Adam, the couplings by agreement in every pass",
     "table1/gcapsnet-optimization": "here: one optimiser for weights and couplings",
@@ -88,13 +86,8 @@ REMARKS = {
     "table1/gcapsnet-times-of-routing": "here: the votes are added up once",
     "table1/capsnet-coefficients-sum": "over the classes, for each lower capsule; see claims sums",
     "table1/gcapsnet-coefficients-sum": "the paper writes the sum over the lower capsules; see claims sums, which have both",
-    "table2/mnist-cnn-parameters": _NO_CNN,
-    "table2/cifar10-cnn-parameters": "9.74M with the sizes that are given",
     "table2/cifar10-capsnet-parameters": "that of the FC G-CapsNet, whose 20,480 couplings a CapsNet does not train",
     "table2/cifar10-multi-gcapsnet-parameters": "the supplement's total; two of its layers have other sizes in the code",
-    "table3/baseline-epoch4": _STEPS,
-    "table3/baseline-epoch5": _STEPS,
-    "table3/conv-gcapsnet-epoch5": _STEPS,
     **dict.fromkeys(
         ("text/fgsm-baseline", "text/fgsm-fc-gcapsnet", "text/fgsm-conv-gcapsnet"),
         "the share of one digit in the test images: 1 or 5; see the claim constant",

@@ -49,7 +49,7 @@ UNDIVIDED = 100
 """The released margin loss does not divide its gradient by the batch of 100: plain SGD goes so many times as far."""
 
 ROUTED_RATE = 0.1
-"""Of dynamic routing: ten times the prototxts'. At a hundred times, with gradients that are whole, the net on MNIST dies."""
+"""Of dynamic routing: between the prototxts' 0.01 and a hundred times that; in short trials of all three it learned fastest."""
 
 ADAM = {"optimiser": "adam", **_INVERSE}
 """The solver of the G-CapsNets on MNIST, at a rate of 1e-3."""

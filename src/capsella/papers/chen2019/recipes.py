@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from capsella.papers.chen2019.claims import CLAIMS, ITERATIONS, iterated, timed
+from capsella.papers.chen2019.claims import CLAIMS, ITERATIONS, RATES, iterated, timed
 from capsella.papers.chen2019.facts import FACTS, REMARKS
 from capsella.papers.chen2019.nets import ADAM, MODELS, PRINTED, SETS, WITHOUT, cell, em_plan, plan_of, row
 from capsella.papers.chen2019.plots import PLOTS
@@ -31,10 +31,11 @@ _DECODED = (
     "the squared error weighs 0.00025 beside the mean of the margin losses; in the released code, whose margin gradient is not "
     "divided by the batch, a hundredth of that",
 )
-_ROUTED = (
-    "a rate of 0.1: the released 0.01 is on a gradient that is not divided by the batch of 100; at 1 the net on MNIST dies",
-    "gradients go through all iterations, with Sabour's squash",
+_RATE = (
+    "a rate of 0.1, between the released 0.01 and the 1 that it amounts to, because the gradient of the released margin loss "
+    "is not divided by the batch of 100"
 )
+_ROUTED = "gradients go through all iterations, with Sabour's squash"
 _UNDIVIDED = "a rate of 0.1: the released 0.001 is on a gradient that is not divided by the batch of 100"
 _CENTRED = "0.5 is taken from photographs; the released nets take the mean image from them"
 _SEEDS = "five seeds: of how many runs the printed spread is, the paper does not say"
@@ -59,18 +60,18 @@ def _quick(data: str, name: str) -> dict[str, Any] | None:
     return _QUICK[name.removesuffix(WITHOUT)] if data == "mnist" else None
 
 
-def _departures(data: str, name: str, *more: str) -> tuple[str, ...]:
+def _departures(data: str, name: str, *more: str, has_own_rate: bool = True) -> tuple[str, ...]:
     bare = name.removesuffix(WITHOUT)
-    own: tuple[str, ...] = ()
+    own: list[str] = []
     if bare == "cnn":
-        own = (_NO_DROPOUT,) if data == "mnist" else ()
-    elif bare == "capsnet":
-        own = _ROUTED
-    elif data == "cifar10" and bare in (_FC, _CONV):
-        own = (_UNDIVIDED,)
-    if bare != "cnn":
-        own += (_NO_BIAS, _MAPS)
-        own += (_CENTRED,) if data == "cifar10" else _DECODED if bare == name else ()
+        own += [_NO_DROPOUT] if data == "mnist" else []
+    else:
+        if bare == "capsnet":
+            own += [_RATE, _ROUTED] if has_own_rate else [_ROUTED]
+        elif data == "cifar10" and bare != "multi-gcapsnet":
+            own.append(_UNDIVIDED)
+        own += [_NO_BIAS, _MAPS]
+        own += [_CENTRED] if data == "cifar10" else _DECODED if bare == name else []
     return (*_COMMON, *own, *more)
 
 
@@ -127,7 +128,7 @@ def _variant(
         key,
         f"{SETS[data]}, {label}",
         plan_of(data, name, options=options, train=train, images=images),
-        departures=_departures(data, name, departure),
+        departures=_departures(data, name, departure, has_own_rate="lr" not in (train or {})),
         quick=_quick(data, name),
     )
 
@@ -187,10 +188,12 @@ def _rates() -> list[Recipe]:
             f"CapsNet, a rate of {rate:g}",
             "mnist",
             "capsnet",
-            "as printed, without the released code's missing division" if rate < 1 else "as the missing division makes it",
+            "the released rate, on a gradient that is divided by the batch"
+            if rate < 1
+            else "what the released rate amounts to",
             train={"lr": rate},
         )
-        for name, rate in (("printed", 0.01), ("undivided", 1.0))
+        for name, rate in RATES.items()
     ]
 
 
