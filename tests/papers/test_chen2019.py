@@ -259,12 +259,12 @@ def timed(row: str, seconds: float) -> dict[str, Result]:
 
 COUNTEREXAMPLES = [
     ("capsnet-mnist", other("table2/mnist-conv-gcapsnet", error=0.02)),
-    ("capsnet-cifar", other("table2/cifar10-multi-gcapsnet", error=0.5)),
+    ("capsnet-cifar10", other("table2/cifar10-multi-gcapsnet", error=0.5)),
     ("fc-cnn-mnist", other(FC, error=0.011)),
     ("conv-cnn-mnist", other(CONV, error=0.011)),
     ("conv-cnn-mnist", other(CONV, parameters=20_000_000)),
-    ("cnn-cifar", other("table2/cifar10-fc-gcapsnet", error=0.4)),
-    ("multi-cifar", other("table2/cifar10-multi-gcapsnet", error=0.39)),
+    ("cnn-cifar10", other("table2/cifar10-fc-gcapsnet", error=0.4)),
+    ("multi-cifar10", other("table2/cifar10-multi-gcapsnet", error=0.39)),
     ("fewer", other("table2/cifar10-multi-gcapsnet", parameters=3_000_000)),
     ("reconstruction", other(FC, error=0.0085)),
     ("exp-faster-mnist", other("squash/mnist-sabour", early=0.2)),

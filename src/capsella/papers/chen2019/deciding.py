@@ -79,11 +79,16 @@ def both(*decides: Decide) -> Decide:
     return decide
 
 
+def claim(key: str, text: str, source: str, rows: tuple[str, ...], decide: Decide, *, is_long: bool = False) -> Claim:
+    """Return a claim of this paper."""
+    return Claim(f"chen2019/{key}", text, source, rows, decide, is_long)
+
+
 def lower_claim(
     key: str, text: str, source: str, pairs: Sequence[Pair], data: str, *, reading: str = "error", is_long: bool = False
 ) -> Claim:
     """Return the claim that each figure is lower than the other of its pair."""
-    return Claim(f"chen2019/{key}", text, source, rows_of(pairs), all_lower(pairs, data, reading=reading), is_long)
+    return claim(key, text, source, rows_of(pairs), all_lower(pairs, data, reading=reading), is_long=is_long)
 
 
 def rows_of(pairs: Sequence[Pair]) -> tuple[str, ...]:
