@@ -81,8 +81,9 @@ def convnet_fc(
     *,
     kernel_size: int = 5,
     hidden: tuple[int, ...] = (328, 192),
+    channels: tuple[int, ...] = (256, 256, 128),
 ) -> ConvNet:
-    """Build three convolutions (256, 256, 128 channels) and dense layers; scores are logits.
+    """Build three convolutions and dense layers; scores are logits.
 
     Args:
         image_size: (height, width).
@@ -90,8 +91,9 @@ def convnet_fc(
         num_classes: of the logits.
         kernel_size: of all convolutions.
         hidden: sizes of the hidden dense layers.
+        channels: of each convolution.
     """
-    plan = [(channels, Window(kernel_size)) for channels in (256, 256, 128)]
+    plan = [(count, Window(kernel_size)) for count in channels]
     return _flat_convnet(image_size, in_channels, num_classes, plan, hidden)
 
 
