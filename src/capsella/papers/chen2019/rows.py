@@ -18,7 +18,7 @@ _FC, _CONV = "fc-gcapsnet", "conv-gcapsnet"
 
 _PRECISION = "on a GPU in bf16 with sums in float32; each result says which"
 _TEST = "the test images are measured on the way; verdicts are on the end, the best stands beside it"
-_COMMON = (_PRECISION, _TEST)
+_COMMON = (_PRECISION, _TEST, "grey levels are divided by 255, in the released nets by 256")
 _NO_BIAS = "no bias of the votes, which the released code has by default and the printed sizes have not"
 _MAPS = "the faults of the released code are not copied: half a Jacobian of the squash, layouts that mix the votes of classes"
 _DECODED = (
@@ -36,7 +36,6 @@ _CENTRED = "0.5 is taken from photographs; the released nets take the mean image
 _SEEDS = "five seeds: of how many runs the printed spread is, the paper does not say"
 _NO_DROPOUT = "ten logits without dropout; the released baseline takes 192 units for the classes, with a dropout of 0.5"
 _ATTACKED = "black box: LeNet of 2,000 steps; white box: sizes, bound and rate of the generator are ours"
-_ASKED = "three seeds"
 
 # for minutes on a CPU: small nets and few steps.
 _SHORT = {"batch_size": 50, "steps": 300, "log_every": 20, "validate_every": 50}
