@@ -160,7 +160,7 @@ def test_a_dead_capsule_is_found() -> None:
     found = diagnose(net, some_images(), views={})
     (dead,) = [symptom for symptom in found.symptoms if symptom.key == "dead"]
     assert (dead.layer, dead.figure) == (2, 0.2)
-    assert dead.says == "layer 2: 1 of 5 capsules are dead"
+    assert dead.says == "layer 2: 1 of 5 capsules is dead"
     assert "bias=True" in " ".join(dead.tries)
     assert dead.link == "docs/doctor.md#dead-capsules"
     assert found.record["layers"][1]["dead"] == [False, False, True, False, False]

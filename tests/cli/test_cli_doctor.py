@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -108,6 +109,20 @@ def test_what_would_have_to_be_measured_is_refused_of_a_record(
     assert err.endswith(f" is for a run; {record} is a record, of which nothing is measured\n")
 
 
+@pytest.mark.parametrize(("field", "value"), [("viewpoint", "x"), ("cdr", "x"), ("gradients", [{}])])
+def test_a_damaged_record_is_one_line(field: str, value: Any, runs: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    doctor(runs["blind"], "--json", str(path))
+    record = json.loads(path.read_text())
+    record["layers"][0][field] = value
+    path.write_text(json.dumps(record))
+    code, printed, err = in_process("doctor", str(path), "--html", str(tmp_path / "page.html"))
+    assert (code, printed) == (2, "")
+    assert err.startswith(f"capsella: {path} is a damaged record (")
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "page.html").exists()
+
+
 def test_another_file_is_no_record(runs: dict[str, Path]) -> None:
     path = runs["blind"] / "record.json"
     code, printed, err = in_process("doctor", str(path))
@@ -180,7 +195,7 @@ def test_a_condition_that_holds_is_a_failure(runs: dict[str, Path]) -> None:
         (["--html", "FOLDER"], "cannot be written to; expected a file in a folder of yours"),
         (["--sample", "1"], "sample=1 is too small"),
         (["--split", "tset"], "split='tset' is unknown"),
-        (["--device", "tpu"], "device='tpu' cannot be used"),
+        (["--device", "tpu"], "device='tpu' is unknown; expected 'cpu', or 'cuda' on a GPU"),
     ],
 )
 def test_a_mistake_is_one_line(arguments: list[str], message: str, runs: dict[str, Path], tmp_path: Path) -> None:

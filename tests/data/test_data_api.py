@@ -136,7 +136,7 @@ def test_indices_are_taken_in_many_forms(load: Load, indices: Any, meant: list[i
     "nothing", [[], (), range(0), np.zeros(0, np.int64), torch.zeros(0), slice(0, 0), slice(N, None)], ids=repr
 )
 @pytest.mark.parametrize("name", ["mnist", "mnist40", "multimnist", "cifar10"])
-@pytest.mark.parametrize("normalise", ["unit", "standardise", "peer2022"])
+@pytest.mark.parametrize("normalise", ["unit", "centred", "standardise", "peer2022"])
 def test_no_indices_give_an_empty_batch(load: Load, name: str, nothing: Any, normalise: str) -> None:
     data = load(name, normalise=normalise, augment=None if name == "multimnist" else "shift")
     batch = data.batch(nothing)
@@ -521,6 +521,12 @@ def test_unit_divides_by_255_and_none_leaves_grey_levels(load: Load, split: str)
     assert torch.equal(load("mnist", split=split, normalise="unit").batch(every).images, data.batch(every).images)
 
 
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_centred_values_lie_on_both_sides_of_zero(load: Load, split: str) -> None:
+    data = load("cifar10", split=split, normalise="centred")
+    close(data.batch(slice(None)).images, grey(data) / 255 - 0.5)
+
+
 @pytest.mark.parametrize("split", ["train", "fit", "val", "test"])
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
 def test_standardise_gives_each_image_mean_0_and_deviation_1(load: Load, name: str, split: str) -> None:
@@ -575,7 +581,7 @@ def test_normalisation_is_of_the_augmented_image(load: Load) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("standardize", "normalise='standardize' is unknown; did you mean 'standardise'? Known: 'none', 'peer2022', "),
+        ("standardize", "normalise='standardize' is unknown; did you mean 'standardise'? Known: 'centred', 'none', "),
         ("units", "normalise='units' is unknown; did you mean 'unit'? Known: "),
         (5, "normalise=5 is unknown. Known: "),
         (["unit"], "normalise=['unit'] is unknown; did you mean 'unit'? Known: "),

@@ -78,6 +78,19 @@ def first_conv(model: torch.nn.Module) -> tuple[Tensor, Tensor]:
     return conv.weight, conv.bias
 
 
+def test_primary_capsules_can_be_left_without_a_squash_and_have_a_relu_of_their_own() -> None:
+    """chen2019's nets of dynamic routing: ReLU on the second convolution, no squash before the votes."""
+    options: dict[str, Any] = {"image_size": 15, "kernel_size": 5, "channels": 4, "types": 2, "num_iters": 4}
+    model = create_model("capsnet", primary_squash="none", relu="primary", **options)
+    images = torch.rand(3, 1, 15, 15)
+    primary = model.primary(model.trunk(images))
+    maps = conv2d(model.trunk(images), model.primary.conv.weight, model.primary.conv.bias, stride=2).relu()
+    assert torch.equal(primary, maps.unflatten(1, (2, 8)).permute(0, 3, 4, 1, 2).reshape(3, -1, 8))
+    assert (model.layers[0].relu, model.layers[0].squash) == ("none", "sabour")
+    with pytest.raises(ValueError, match="relu='after' is unknown"):
+        create_model("capsnet", relu="after", **options)
+
+
 @pytest.mark.parametrize("name", ["gcapsnet_fc", "gcapsnet_conv"])
 def test_chen2019_has_a_relu_before_both_squashes(name: str) -> None:
     torch.manual_seed(0)

@@ -41,6 +41,35 @@ SHOWN_OF_YANG2021 = [
 ]
 
 
+SHOWN_OF_CHEN2019 = [
+    "Reconstruction makes no difference on MNIST (here: at most 0.1 points of error).",
+    "On MNIST training converges faster with the squash of Xi et al. than with Sabour's.",
+    "On MNIST a capsule's couplings add up to 1 in a CapsNet, and to anything in a G-CapsNet.",
+    "On MNIST a G-CapsNet's couplings are found once and the same for every image; a CapsNet finds them for each.",
+    "On MNIST couplings that add up to 1 limit nothing: weights can take over what trained ones have beyond it.",
+]
+
+
+@pytest.mark.paper
+@pytest.mark.timeout(1800)
+def test_the_short_version_of_chen2019_shows_its_directions(tmp_path: Path) -> None:
+    if "CAPSELLA_DATA" not in os.environ:
+        pytest.skip("needs MNIST; CAPSELLA_DATA names its folder")
+    done = capsella("reproduce", "chen2019", "--quick", "--out", str(tmp_path / "out"), seconds=1500)
+    assert done.returncode == 0, done.stderr
+    records = {path.parent.name: json.loads(path.read_text()) for path in (tmp_path / "out").rglob("quick-seed-0.json")}
+    assert len(records) == 22
+    assert not [row for row in records if row.startswith("cifar10")]
+    page = (tmp_path / "out" / "chen2019" / "README.md").read_text()
+    for text in SHOWN_OF_CHEN2019:
+        assert f"| holds | {text} |" in page
+    assert "](plots/figure2.svg)" in page
+    measured = [record["measured"] for record in records.values()]
+    # one substitute for all, one AC-GAN for all.
+    assert len({each["chen2019.blackbox"]["substitute"]["digest"] for each in measured if "chen2019.blackbox" in each}) == 1
+    assert len({each["chen2019.generated"]["digest"] for each in measured if "chen2019.generated" in each}) == 1
+
+
 @pytest.mark.paper
 @pytest.mark.timeout(1800)
 def test_the_short_version_of_yang2021_shows_its_directions(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_symptoms_are_found_anew_from_the_figures(record: dict[str, Any]) -> Non
 
 def test_a_symptom_is_explained_on_the_page_and_links_nowhere(record: dict[str, Any]) -> None:
     page = doctor_page(record)
-    assert "layer 2: 1 of 10 capsules are dead" in words(page)
+    assert "layer 2: 1 of 10 capsules is dead" in words(page)
     assert SYMPTOMS["dead"].means in words(page)
     assert "<code>docs/doctor.md#dead-capsules</code>" in page
     # the project has no address: a link would lead nowhere.
@@ -171,7 +171,7 @@ def test_the_training_is_told_and_drawn(record: dict[str, Any]) -> None:
 def test_views_that_were_not_looked_at_are_said(record: dict[str, Any]) -> None:
     layers = [{**layer, "viewpoint": {}} for layer in record["layers"]]
     page = changed(record, layers=layers, views_skipped="inputs [B, 6, 4] are no images [B, C, H, W]")
-    assert "Not looked at: inputs [B, 6, 4] are no images [B, C, H, W]." in words(page)
+    assert "Views: not looked at, inputs [B, 6, 4] are no images [B, C, H, W]." in words(page)
 
 
 def test_inputs_that_are_no_images_have_trees_without_them(record: dict[str, Any]) -> None:
@@ -205,4 +205,4 @@ def test_a_net_that_is_no_number_has_a_page_too() -> None:
     with torch.no_grad():
         model.layers[-1].weight.fill_(float("nan"))
     found = capsella.diagnose(model, torch.rand(4, 1, 28, 28), torch.arange(4))
-    assert "activations are no numbers in 100% of the images" in words(doctor_page(found.as_dict()))
+    assert "activations are no numbers in 4 of 4 images" in words(doctor_page(found.as_dict()))

@@ -85,6 +85,8 @@ def by_hand(model: nn.Module, images: Tensor, targets: Tensor) -> dict[str, floa
         found |= {f"layer{number}/dyr": rate, f"layer{number}/entropy": coupling_entropy(each.couplings).mean}
     reached = gradient_norms(model, images, targets)
     found["layer1/gradient"] = float(reached[0].lower.mean())
+    for number, each in enumerate([reached[0].lower, *(layer.upper for layer in reached[:-1])], 1):
+        found[f"layer{number}/starved"] = float((each < each.mean() / 100).double().mean())
     for number, each in enumerate(reached, 2):
         found[f"layer{number}/gradient"] = float(each.upper.mean())
         found[f"layer{number}/weight_gradient"] = float(each.weights.mean())

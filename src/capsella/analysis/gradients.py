@@ -15,6 +15,9 @@ from capsella.models import Prediction, as_prediction, evaluating
 from capsella.nn import RoutingLayer
 from capsella.routing import Routed
 
+HARDLY = 0.01
+"""Of what the capsules of a layer get on average: those that get less are starved."""
+
 Loss = Callable[[Prediction, Tensor], Tensor]
 """Takes what a network says and the classes; a loss with the mean over the batch."""
 
@@ -92,6 +95,19 @@ class GradientNorms:
             LayerGradients(name, lower / n, upper / n, (weight / n).flatten(2).norm(dim=-1))
             for name, (lower, upper, weight) in zip(self._names, self._sums, strict=True)
         ]
+
+
+def starved_share(gradients: Tensor) -> float:
+    """Return the share of a layer's capsules that get less than ``HARDLY`` of what they get on average.
+
+    Args:
+        gradients: that reach each capsule [M].
+
+    Example:
+        >>> starved_share(torch.tensor([1.0, 1.0, 1.0, 0.001]))
+        0.25
+    """
+    return float((gradients < HARDLY * gradients.mean()).double().mean())
 
 
 def gradient_norms(model: nn.Module, images: Tensor, targets: Tensor, *, loss: Loss = margin) -> list[LayerGradients]:

@@ -161,7 +161,10 @@ class ForeignLayers:
 
         def hook(name: str) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
             def read(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-                found = self.readers[name](module, inputs, output)
+                found: Any = self.readers[name](module, inputs, output)
+                if not isinstance(found, Seen):
+                    kind = type(found).__name__
+                    raise TypeError(f"readers[{name!r}] returned a {kind}; expected what seen_layer returns")
                 seen.append(Seen(**{**vars(found), "name": name}))
 
             return read

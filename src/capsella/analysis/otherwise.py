@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from capsella.analysis.cost import routing_cost
 from capsella.analysis.factors import FACTORS, FactorCompactness
-from capsella.analysis.gradients import GradientNorms, LayerGradients, Loss
+from capsella.analysis.gradients import GradientNorms, LayerGradients, Loss, starved_share
 from capsella.analysis.layers import Adapter, Route, observe, tapped
 from capsella.analysis.negation import answers, larger
 from capsella.analysis.parse_tree import ParseTree, trees_of
@@ -26,12 +26,10 @@ Sample = list[tuple[Tensor, Tensor | None]]
 _MILD = {"rotation": 20.0, "translation": 2.0, "shear": 20.0, "scale": 0.25}
 _IN_WORDS = {
     "rotation": "rotation by {:g}°",
-    "translation": "shift by {:g} pixels",
+    "translation": "shift by {:g} pixel{}",
     "shear": "shear by {:g}°",
     "scale": "scale of {:g}",
 }
-# less than this share of what the layer's capsules get on average.
-_STARVED = 0.01
 _TREES = 2
 
 
@@ -57,7 +55,7 @@ def add_views(
             for layer, each in zip(record["layers"], found, strict=True):
                 # a capsule that is always zero says nothing.
                 row = {"correlation": float(each.compute().nanmean()), "chance": float(each.chance().nanmean())}
-                says = _IN_WORDS[view].format(amount)
+                says = _IN_WORDS[view].format(amount, "" if amount == 1 else "s")
                 layer["viewpoint"].setdefault(view, []).append({"amount": amount, **row, "is_mild": mild, "says": says})
 
 
@@ -110,7 +108,7 @@ def add_gradients(record: dict[str, Any], model: nn.Module, kept: Sample, loss: 
         layer["gradient"], layer["gradients"] = float(gradient.mean()), _digits(gradient)
         # classes that are as they should be have no gradient, and in a layer that nothing reaches nothing is starved.
         if k < len(reached):
-            layer["starved"] = float((gradient < _STARVED * gradient.mean()).double().mean())
+            layer["starved"] = starved_share(gradient)
         if k:
             blocks = reached[k - 1].weights  # [I, J]
             layer["weight_gradient"], layer["weight_gradients"] = float(blocks.mean()), _digits(blocks.mean(dim=0))

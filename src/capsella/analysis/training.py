@@ -10,7 +10,7 @@ LOOKS = 100
 """Looks that a record keeps of each layer for a plot; deaths and revivals are counted over all of them."""
 
 _FIGURE = re.compile(r"layer(\d+)/(\w+)")
-_KEPT = ("dead", "length", "gradient", "weight_gradient", "dyr")
+_KEPT = ("dead", "length", "gradient", "weight_gradient", "starved", "dyr")
 
 
 def over_training(events: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -38,7 +38,7 @@ def over_training(events: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
         >>> found["deaths"], found["between"], found["revivals"]
         (2, [10, 30], 0)
     """
-    looks = sorted((event for event in events if event["event"] == "watch"), key=lambda event: event["step"])
+    looks = sorted((event for event in events if event.get("event") == "watch"), key=lambda event: event["step"])
     rows = [_by_layer(look) for look in looks]
     numbers = sorted({number for row in rows for number in row})
     if not numbers:

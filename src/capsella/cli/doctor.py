@@ -81,9 +81,15 @@ def _again(path: Path) -> dict[str, Any]:
     """Return a record with the symptoms that its figures show now."""
     from capsella.analysis.records import read_record
     from capsella.analysis.symptoms import find_symptoms
+    from capsella.analysis.words import in_words
 
     record = read_record(path)
-    return {**record, "symptoms": [symptom.as_dict() for symptom in find_symptoms(record)]}
+    try:
+        symptoms = find_symptoms(record)
+        in_words(record, symptoms)
+    except (TypeError, KeyError, AttributeError, IndexError) as error:
+        raise ValueError(f"{path} is a damaged record ({error}); expected what capsella doctor --json wrote") from error
+    return {**record, "symptoms": [symptom.as_dict() for symptom in symptoms]}
 
 
 def _examined(

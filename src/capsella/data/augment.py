@@ -249,8 +249,8 @@ class Normalisation:
     """How grey levels become a network's input.
 
     Attributes:
-        kind: ``"none"``: as they are; ``"unit"``: divided by 255; ``"standardise"``: mean 0 and deviation 1 per image;
-            ``"peer2022"``: divided by 255, then as ``whole`` says.
+        kind: ``"none"``: as they are; ``"unit"``: divided by 255; ``"centred"``: from −0.5 to 0.5; ``"standardise"``: mean 0
+            and deviation 1 per image; ``"peer2022"``: divided by 255, then as ``whole`` says.
         whole: mean and deviation of a whole set, used for every image in place of its own: the fault in peer2022's code, whose
             test images lack a channel axis and are therefore standardised as one array.
     """
@@ -262,6 +262,8 @@ class Normalisation:
         """Return float32 values."""
         if self.kind == "unit":
             return unit(images)
+        if self.kind == "centred":
+            return unit(images) - 0.5
         if self.kind == "standardise":
             return standardise(images)
         if self.kind == "peer2022":
@@ -269,4 +271,4 @@ class Normalisation:
         return images.to(torch.float32)
 
 
-NORMALISATIONS = ("none", "unit", "standardise", "peer2022")
+NORMALISATIONS = ("none", "unit", "centred", "standardise", "peer2022")

@@ -113,7 +113,8 @@ def load_data(
         root: the data directory; ``$CAPSELLA_DATA`` if None, else the user's cache folder. For ``folder``, the folder itself.
         augment: random change of images in ``train`` and ``fit``: ``"shift"`` (±2 pixels), ``"affine"``, ``"affnist"``,
             ``"sabour_cifar"``, an ``Augmentation``, or none.
-        normalise: ``"unit"`` (0 to 1), ``"standardise"`` (per image), ``"peer2022"``, ``"none"``; the set's own if None.
+        normalise: ``"unit"`` (0 to 1), ``"centred"`` (−0.5 to 0.5), ``"standardise"`` (per image), ``"peer2022"``, ``"none"``;
+            the set's own if None.
         **options: of the set; an unknown one is a ``TypeError``.
 
     Example:

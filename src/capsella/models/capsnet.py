@@ -74,6 +74,7 @@ def capsnet(
     class_dim: int = 16,
     decoder_hidden: tuple[int, ...] = (512, 1024),
     norm: str | None = None,
+    primary_squash: str | None = None,
 ) -> CapsuleNet:
     """Build a CapsNet.
 
@@ -88,7 +89,8 @@ def capsnet(
         bias: of the class capsules.
         num_iters: of a routing that iterates; its default, 3, if None.
         normalise: of uniform routing; the mean of the votes for a shared weight, else one over the classes.
-        relu: ``"before"``: on both convolutions and before the class capsules' squash, as chen2019's code.
+        relu: ``"before"``: on both convolutions and before the class capsules' squash, as chen2019's code; ``"primary"``: on
+            both convolutions alone, which goes with any routing.
         kernel_size: of both convolutions.
         stride: of the primary capsules' convolution.
         trunk_stride: of the first convolution.
@@ -100,7 +102,9 @@ def capsnet(
         class_dim: of a class capsule.
         decoder_hidden: hidden sizes of the decoder.
         norm: the penalty that quadratic routing's steps use; kept in ``model.config`` for the training.
+        primary_squash: of the primary capsules, where it is another than ``squash``.
     """
+    check_choice("relu", relu, ("none", "before", "primary"))
     if norm is not None:
         check_choice("norm", norm, NORMS)
         if routing != "quadratic":
@@ -121,7 +125,13 @@ def capsnet(
         pads[0], ImageConv2d(in_channels, channels, kernel_size, trunk_stride), activation(activation_fn), pads[1]
     )
     primary = PrimaryCapsules(
-        channels, types, dim, kernel_size=kernel_size, stride=stride, squash=squash, relu=relu == "before"
+        channels,
+        types,
+        dim,
+        kernel_size=kernel_size,
+        stride=stride,
+        squash=squash if primary_squash is None else primary_squash,
+        relu=relu != "none",
     )
     classes = CapsuleLinear(
         height * width * types,
@@ -131,7 +141,7 @@ def capsnet(
         routing=routing,
         bias=bias,
         shared=shared,
-        relu=relu,
+        relu="none" if relu == "primary" else relu,
         **routing_options(routing, squash=squash, num_iters=num_iters, normalise=normalise),
     )
     decoder = make_decoder(reconstruction, num_classes, class_dim, image_shape, hidden=decoder_hidden)

@@ -27,6 +27,7 @@ def gcapsnet_conv(
     rows: int = 2,
     squash: str = "exp",
     relu: str = "before",
+    types: int = 32,
 ) -> CapsuleNet:
     """Build the convolutional G-CapsNet: one capsule kernel as large as the map, matrix capsules of 8 values.
 
@@ -39,11 +40,12 @@ def gcapsnet_conv(
         rows: of a capsule's matrix; 2 (2×4 capsules, 4×4 weights) on MNIST, 1 (8×8 weights) on CIFAR-10.
         squash: of primary and class capsules.
         relu: where the released code puts its ReLU.
+        types: of primary capsules at a position.
     """
     grid = output_size(image_size, [Window(9), Window(9, 2)])
     image_shape = (in_channels, *image_size)
     classes = CapsuleConv2d(
-        32,
+        types,
         8,
         num_classes,
         8,
@@ -59,7 +61,7 @@ def gcapsnet_conv(
         image_shape,
         num_classes,
         trunk=nn.Sequential(ImageConv2d(in_channels, channels, 9), nn.ReLU()),
-        primary=PrimaryCapsules(channels, 32, 8, kernel_size=9, stride=2, squash=squash, relu=relu == "before", flat=False),
+        primary=PrimaryCapsules(channels, types, 8, kernel_size=9, stride=2, squash=squash, relu=relu == "before", flat=False),
         layers=[classes],
         decoder=make_decoder(reconstruction, num_classes, 8, image_shape),
     )

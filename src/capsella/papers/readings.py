@@ -78,7 +78,7 @@ def pairs_error(result: Result) -> float | None:
     return None if found is None or result.status == "non-finite" else 1 - found
 
 
-def measured(*keys: str) -> Callable[[Result], float | None]:
+def measured(*keys: str | int) -> Callable[[Result], float | None]:
     """Return what reads a figure of a measure, None where it was not measured.
 
     Args:
@@ -90,6 +90,13 @@ def measured(*keys: str) -> Callable[[Result], float | None]:
         return None if found is None else float(found)
 
     return read
+
+
+def generated_early(result: Result) -> float | None:
+    """Return the mean error on what AC-GAN draws after its first three epochs (chen2019)."""
+    found = [READINGS[f"generated{epoch}"](result) for epoch in (1, 2, 3)]
+    known = [value for value in found if value is not None]
+    return statistics.fmean(known) if len(known) == len(found) else None
 
 
 def clean(result: Result) -> float | None:
@@ -171,6 +178,30 @@ READINGS: dict[str, Reading] = {
         f"compact_{factor}": Reading(measured("gu2021.compactness", factor, "forward"), "Compactness score", "nats")
         for factor in ("rotation", "shift_x", "shift_y", "scale", "shear_x", "shear_y")
     },
+    **{
+        f"generated{epoch}": Reading(
+            measured("chen2019.generated", f"error_epoch{epoch}"), f"Error on what AC-GAN draws after epoch {epoch}"
+        )
+        for epoch in (1, 2, 3, 4, 5)
+    },
+    "generated_early": Reading(generated_early, "Mean error on what AC-GAN draws after epochs 1 to 3"),
+    "blackbox": Reading(measured("chen2019.blackbox", "main", "accuracy"), "Accuracy under FGSM from LeNet, 8 of 255"),
+    "unscaled": Reading(measured("chen2019.blackbox", "unscaled", "accuracy"), "Accuracy under FGSM from LeNet, ±8 unscaled"),
+    "twice": Reading(
+        measured("chen2019.blackbox", "twice", "accuracy"), "Accuracy under FGSM from LeNet, divided by 255 twice"
+    ),
+    "universal": Reading(
+        measured("chen2019.whitebox", "universal-main", "accuracies", -1), "Accuracy under a universal perturbation, 8 of 255"
+    ),
+    "universal3": Reading(
+        measured("chen2019.whitebox", "universal-0.3", "accuracies", -1), "Accuracy under a universal perturbation, 0.3"
+    ),
+    "fgsm": Reading(measured("chen2019.whitebox", "own", "accuracy"), "Accuracy under FGSM from the net itself, 8 of 255"),
+    "zero_images": Reading(measured("chen2019.whitebox", "own", "zero_images"), "Share of images whose gradient is zero"),
+    "zero_pixels": Reading(measured("chen2019.whitebox", "own", "zero_pixels"), "Share of the gradient's values that are zero"),
+    "coupling_sum": Reading(
+        measured("chen2019.couplings", "over_classes", "mean"), "Mean sum of a capsule's couplings over the classes", "ratio"
+    ),
     "seconds": Reading(measured("yang2021.timing", "ours", "seconds"), "Time of 100 steps", "s"),
     "reference_seconds": Reading(measured("yang2021.timing", "reference", "seconds"), "Time of 100 steps", "s"),
 }

@@ -41,21 +41,23 @@ def doctor_page(record: Record, *, title: str | None = None) -> str:
     from capsella.analysis.records import completed
     from capsella.analysis.symptoms import find_symptoms
     from capsella.analysis.training import lives_in_words
+    from capsella.analysis.words import left_out, no_symptom
 
     record = completed(record)
     symptoms = [symptom.as_dict() for symptom in find_symptoms(record)]
     diseases = [each for each in symptoms if not each["is_note"]]
-    layers, training = record["layers"], record["training"]
+    layers, training, nothing = record["layers"], record["training"], no_symptom(record)
     return render(
         "doctor.html",
         title=title if title is not None else title_of(record),
-        lead=_lead(record, len(diseases)),
+        lead=_lead(record, len(diseases), nothing),
         symptoms=_grouped([*diseases, *(each for each in symptoms if each["is_note"])]),
         header=HEADER,
         rows=[_row(number, layer) for number, layer in enumerate(layers, 1)],
         sweep=_sweep(layers),
         swaps=_swaps(record["routing_matters"]),
-        skipped=record["views_skipped"],
+        left_out=[] if record["non_finite"] else left_out(record),
+        nothing=nothing,
         plots=_plots(layers),
         lives=lives_in_words(training) if training else [],
         training=_training(training) if training else [],
@@ -71,11 +73,15 @@ def title_of(record: Record) -> str:
     return f"{name} on {record['data']}/{record['split']}" if "data" in record and "split" in record else name
 
 
-def _lead(record: Record, diseases: int) -> str:
+def _lead(record: Record, diseases: int, nothing: str) -> str:
     sizes = "/".join(f"{layer['capsules']:,}" for layer in record["layers"])
     right = "" if record["accuracy"] is None else f", {record['accuracy']:.2%} of them right"
-    found = "No symptom was found." if not diseases else f"{diseases} symptom{'' if diseases == 1 else 's'} found."
-    return f"{sizes} capsules, seen on {record['images']:,} images{right}. {found}"
+    found = f"{diseases} symptom{_s(diseases)} found" if diseases else f"{nothing[0].upper()}{nothing[1:]}"
+    return f"{sizes} capsules, seen on {record['images']:,} image{_s(record['images'])}{right}. {found}."
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
 
 
 def _grouped(symptoms: Sequence[Record]) -> list[dict[str, Any]]:

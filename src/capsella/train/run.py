@@ -152,6 +152,8 @@ def moved_to(model: nn.Module, device: torch.device | str | None) -> Iterator[No
 
 
 def _move(model: nn.Module, device: torch.device | str) -> None:
+    if str(device).partition(":")[0] not in ("cpu", "cuda"):
+        raise ValueError(f"device={str(device)!r} is unknown; expected 'cpu', or 'cuda' on a GPU")
     try:
         model.to(device)
     except (RuntimeError, AssertionError) as error:

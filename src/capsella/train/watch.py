@@ -26,7 +26,7 @@ from capsella.analysis import (
     live_dynamics,
     observe,
 )
-from capsella.analysis.gradients import Loss
+from capsella.analysis.gradients import Loss, starved_share
 from capsella.analysis.layers import observe_in, routing_layers
 from capsella.data import Batch, ImageData
 from capsella.models import evaluating
@@ -101,8 +101,13 @@ def _routing(seen: Seen, above: ActivityResult) -> Figures:
 
 
 def gradients_of(reached: Sequence[LayerGradients]) -> Figures:
-    """Return how strongly the loss reaches a capsule and a pair's weights, in the mean over each layer."""
+    """Return how strongly the loss reaches a capsule and a pair's weights, in the mean over each layer, and what it starves.
+
+    In the last layer classes that are as they should be have no gradient, which starves nothing.
+    """
     found = {"layer1/gradient": float(reached[0].lower.mean())}
+    for number, layer in enumerate(reached, 1):
+        found[f"layer{number}/starved"] = starved_share(layer.lower if number == 1 else reached[number - 2].upper)
     for number, layer in enumerate(reached, 2):
         found[f"layer{number}/gradient"] = float(layer.upper.mean())
         found[f"layer{number}/weight_gradient"] = float(layer.weights.mean())
