@@ -195,7 +195,7 @@ def test_a_condition_that_holds_is_a_failure(runs: dict[str, Path]) -> None:
         (["--html", "FOLDER"], "cannot be written to; expected a file in a folder of yours"),
         (["--sample", "1"], "sample=1 is too small"),
         (["--split", "tset"], "split='tset' is unknown"),
-        (["--device", "tpu"], "device='tpu' is unknown; expected 'cpu', or 'cuda' on a GPU"),
+        (["--device", "tpu"], "device='tpu' cannot be used; expected 'cpu', or 'cuda' on a GPU"),
     ],
 )
 def test_a_mistake_is_one_line(arguments: list[str], message: str, runs: dict[str, Path], tmp_path: Path) -> None:

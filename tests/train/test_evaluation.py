@@ -245,10 +245,11 @@ def test_a_run_is_measured_as_its_model_is() -> None:
     assert not run.model.training
 
 
-def test_a_device_that_is_not_there_is_one_line_and_the_model_stays() -> None:
+@pytest.mark.parametrize(("device", "why"), [("nowhere", ""), ("cuda:77", r" \(.*\)")])
+def test_a_device_that_is_not_there_is_one_line_and_the_model_stays(device: str, why: str) -> None:
     run = short_run(capsnet())
-    with pytest.raises(ValueError, match=r"^device='nowhere' cannot be used \(.*\); expected 'cpu', or 'cuda' on a GPU$"):
-        run.evaluate(made_data(9, split="test"), device="nowhere")
+    with pytest.raises(ValueError, match=rf"^device='{device}' cannot be used{why}; expected 'cpu', or 'cuda' on a GPU$"):
+        run.evaluate(made_data(9, split="test"), device=device)
     assert {parameter.device.type for parameter in run.model.parameters()} == {"cpu"}
 
 

@@ -153,7 +153,7 @@ def moved_to(model: nn.Module, device: torch.device | str | None) -> Iterator[No
 
 def _move(model: nn.Module, device: torch.device | str) -> None:
     if str(device).partition(":")[0] not in ("cpu", "cuda"):
-        raise ValueError(f"device={str(device)!r} is unknown; expected 'cpu', or 'cuda' on a GPU")
+        raise ValueError(f"device={str(device)!r} cannot be used; expected 'cpu', or 'cuda' on a GPU")
     try:
         model.to(device)
     except (RuntimeError, AssertionError) as error:
