@@ -57,6 +57,43 @@ def test_the_fast_step_gives_the_losses_of_the_plain_one(name: str) -> None:
     assert fast[-1] < fast[0]
 
 
+def climbed(*, fast: bool, **settings: Any) -> tuple[list[float], list[Tensor]]:
+    """Return the losses of a net whose couplings climb, and the couplings that it ends with."""
+    model = a_model("quadratic_capsnet", reconstruction="none", init="yang2021")
+    found = losses(model, fast=fast, **settings)
+    return found, [parameter.detach().cpu().clone() for parameter in model.coupling_parameters()]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_couplings_that_climb_as_a_graph_climb_as_they_do_plainly(precision: str) -> None:
+    # 256 images in batches of 60: the last one of an epoch is smaller, and is taken plainly.
+    settings: dict[str, Any] = {"batch_size": 60, "schedule": "exponential", "decay": 0.5, "decay_steps": 5}
+    (plain, one), (fast, other) = (climbed(fast=fast, precision=precision, **settings) for fast in (False, True))
+    assert fast == pytest.approx(plain, rel=1e-3 if precision == "float32" else 3e-2)
+    for a, b in zip(one, other, strict=True):
+        moved = (a - 1).abs().max()
+        assert moved > 1e-3
+        # Adam's first steps are of full length whatever the slope: a sign that rounding turns is two of them.
+        assert ((a - b).abs().mean() / moved) < 0.05
+
+
+def test_couplings_that_climb_as_a_graph_go_on_after_a_checkpoint(tmp_path: Path) -> None:
+    def run(folder: Path, **settings: Any) -> Any:
+        given: dict[str, Any] = {"batch_size": 64, "epochs": 3, "fast": True, "progress": False, "folder": folder, **settings}
+        return fit(a_model("quadratic_capsnet", reconstruction="none"), some_data(), **given)
+
+    def halt(event: dict[str, Any]) -> None:
+        if event["event"] == "log" and event["step"] == 6:
+            raise KeyError("halted")
+
+    whole = run(tmp_path / "whole", log_every=1)
+    with pytest.raises(KeyError, match="halted"):
+        run(tmp_path / "halved", listeners=[halt], log_every=1, checkpoint_seconds=0)
+    again = run(tmp_path / "halved", resume=True, log_every=1, checkpoint_seconds=0)
+    for a, b in zip(whole.model.coupling_parameters(), again.model.coupling_parameters(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("routing", ["agreement", "em"])
 def test_capsules_of_one_value_take_the_fast_step(routing: str) -> None:
     data = capsella.load_data("sign")

@@ -121,7 +121,9 @@ class _Runner:
         if device.type == "cuda":
             # of its own, also for the capture: graphs that were captured on one stream share a workspace of the libraries, and
             # two of them at a time would write over each other's.
-            self.stepper._stream, self._stream = torch.cuda.Stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            if self.stepper.replayed is not None:
+                self.stepper.replayed.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._batches = _endless(_made(task, sizes).to(device), task.batch_size)
         # what was put on the device so far, and later the cleared sums, came by another stream.
         _wait(device)

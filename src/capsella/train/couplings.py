@@ -10,6 +10,7 @@ Departures: the papers' γ is not known; ``adam`` is the authors' code, ``ascent
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +26,8 @@ from capsella.nn.base import unpack
 from capsella.routing import Routed
 from capsella.routing.quadratic import class_signs, coupling_size, discriminative_power
 from capsella.train.config import TrainConfig
+from capsella.train.graphs import Replayed
+from capsella.train.optim import set_rate
 
 
 class Couplings:
@@ -34,9 +37,10 @@ class Couplings:
         model: a network whose last layers are quadratic.
         config: of the training.
         num_classes: J of the last layer: F_j is about class j.
+        gpu: on which a turn is played as a graph; None where it is taken as it comes.
     """
 
-    def __init__(self, model: nn.Module, config: TrainConfig, num_classes: int) -> None:
+    def __init__(self, model: nn.Module, config: TrainConfig, num_classes: int, *, gpu: torch.device | None = None) -> None:
         self.model, self.config = model, config
         routing = [layer for layer in model.modules() if isinstance(layer, RoutingLayer)]
         self.layers = [layer for layer in routing if layer.algorithm.own_step]
@@ -48,11 +52,17 @@ class Couplings:
         # they take no part in the main optimiser's graph.
         for parameter in self.parameters:
             parameter.requires_grad_(False)
-        self.optimiser = (
-            torch.optim.Adam(self.parameters, lr=config.lr, maximize=True)
-            if self.parameters and config.coupling_optimiser == "adam"
-            else None
-        )
+        has_optimiser = bool(self.parameters) and config.coupling_optimiser == "adam"
+        # a turn is many small kernels: as a graph it takes as long as they do, else as long as their launches.
+        self.replayed = Replayed(gpu) if gpu is not None and has_optimiser else None
+        self.optimiser = self._make_optimiser(gpu) if has_optimiser else None
+
+    def _make_optimiser(self, gpu: torch.device | None) -> torch.optim.Optimizer:
+        if gpu is None:
+            return torch.optim.Adam(self.parameters, lr=self.config.lr, maximize=True)
+        # a graph holds the whole step: the rate is in a tensor beside the couplings.
+        rate = torch.tensor(self.config.lr, device=gpu)
+        return torch.optim.Adam(self.parameters, lr=rate, maximize=True, capturable=True)
 
     def _check(self, routing: Sequence[RoutingLayer], num_classes: int) -> None:
         """Raise ``ValueError`` unless every quadratic layer reaches the classes through quadratic layers alone."""
@@ -87,17 +97,32 @@ class Couplings:
             batch_size: images over all processes.
             fabric: adds up the gradients.
         """
-        poses = self._below(images, fabric)
-        signs = class_signs(labels, self.layers[-1].out_capsules, dtype=poses.dtype)
         scale = self.config.coupling_lr / self.config.lr if self.config.coupling_lr is not None else 0.2
         rate *= scale
         if self.config.schedule == "exponential":
             rate = max(rate, min(self.config.lr_floor, self.config.lr * scale))
+        if self.optimiser is not None:
+            set_rate(self.optimiser, rate)
+        take = functools.partial(self._take, fabric=fabric, rate=rate / batch_size)
+        if self.replayed is None or batch_size != self.config.batch_size:
+            take(images, labels)
+        else:
+            self.replayed(take, (images, labels))
+
+    def _take(self, images: Tensor, labels: Tensor, *, fabric: Any, rate: float) -> None:
+        """Take the steps of one turn; ``rate`` is that of plain ascent for one image, an optimiser has its own."""
+        poses = self._below(images, fabric)
+        signs = class_signs(labels, self.layers[-1].out_capsules, dtype=poses.dtype)
         for _ in range(self.config.coupling_steps):
             slopes = self._slopes(poses, signs, fabric.world_size)
             for parameter, slope in zip(self.parameters, slopes, strict=True):
                 parameter.grad = fabric.all_reduce(slope, reduce_op="sum")
-            self._move(rate, batch_size)
+            self._move(rate)
+
+    def release(self) -> None:
+        """Let go of the graph, so that there is room again; what it read may have been replaced."""
+        if self.replayed is not None:
+            self.replayed.release()
 
     def _below(self, images: Tensor, fabric: Any) -> Tensor:
         """Return the poses that reach the lowest quadratic layer, with the weights as they are."""
@@ -147,15 +172,13 @@ class Couplings:
             return torch.autograd.grad(discriminative_power(capsules, signs).sum() - penalty * size, couplings)
 
     @torch.no_grad()
-    def _move(self, rate: float, batch_size: int) -> None:
+    def _move(self, rate: float) -> None:
         if self.optimiser is not None:
-            for group in self.optimiser.param_groups:
-                group["lr"] = rate
             self.optimiser.step()
         else:
             for parameter in self.parameters:
                 if parameter.grad is not None:
-                    parameter.add_(parameter.grad, alpha=rate / batch_size)
+                    parameter.add_(parameter.grad, alpha=rate)
                     parameter.clamp_(-self.config.coupling_bound, self.config.coupling_bound)
         for parameter in self.parameters:
             parameter.grad = None

@@ -128,7 +128,7 @@ class _Job:
         try:
             return self._train(trainer, data, resume, everyone)
         finally:
-            trainer.stepper.leave()
+            trainer.leave()
             for parameter in at_rest:
                 parameter.requires_grad_(True)
             for listener in everyone:

@@ -26,6 +26,7 @@ from capsella.train.checkpoint import Checkpoint, CheckpointError, read_newest, 
 from capsella.train.config import TrainConfig
 from capsella.train.couplings import Couplings
 from capsella.train.evaluation import Evaluation, evaluate
+from capsella.train.graphs import gpu_for_graphs
 from capsella.train.health import non_finite
 from capsella.train.memory import is_out_of_memory, out_of_memory
 from capsella.train.optim import learning_rate
@@ -77,7 +78,8 @@ class Trainer:
     ) -> None:
         self.fabric, self.model, self.data, self.validation, self.config = fabric, model, data, validation, config
         self.checkpoints, self.listeners = checkpoints, listeners
-        self.couplings = Couplings(model, config, data.num_classes)
+        # first: couplings take no part in the steps of the weights.
+        self.couplings = Couplings(model, config, data.num_classes, gpu=gpu_for_graphs(fabric, config))
         model.train()
         self.stepper = Stepper(fabric, model, config, loss)
         self.probe = probe_of(data, validation, self.stepper.device) if config.watch else None
@@ -356,10 +358,20 @@ class Trainer:
             raise non_finite(str(bad), self.checkpoints) from bad
         found = read_newest(self.checkpoints)
         _log.warning("%s; going back to %s to see where it begins", bad, found.path.name)
-        self.stepper.release()
+        self.release()
         self.restore(found)
         self.stepper.careful = True
         self.say({"event": "rewind", "step": self.at.step})
+
+    def release(self) -> None:
+        """Let go of gradients and graphs, so that there is room again."""
+        self.couplings.release()
+        self.stepper.release()
+
+    def leave(self) -> None:
+        """Leave the network as it came."""
+        self.couplings.release()
+        self.stepper.leave()
 
     def with_room(self, act: Callable[[], T]) -> T:
         """Act, or say which batch size would fit."""
@@ -369,7 +381,7 @@ class Trainer:
             if not is_out_of_memory(error):
                 raise
         # outside the except clause, whose frames hold the tensors that did not fit.
-        self.stepper.release()
+        self.release()
         # only one process can try without the others.
         alone = self.fabric.world_size == 1
         raise out_of_memory(self.config.batch_size, self.stepper.device, self._attempt if alone else None)

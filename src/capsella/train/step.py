@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
-import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -18,13 +16,12 @@ from capsella.errors import RunError
 from capsella.models import Model
 from capsella.train import turns
 from capsella.train.config import TrainConfig
+from capsella.train.graphs import Replayed, gpu_for_graphs
 from capsella.train.health import first_non_finite
-from capsella.train.memory import is_out_of_memory, optimiser_bytes
+from capsella.train.memory import optimiser_bytes
 from capsella.train.objectives import AsTensors, Measure, Tensors, tensors_of
 from capsella.train.optim import make_optimiser, parameter_groups, set_rate
 
-# steps before a graph is captured: libraries choose their algorithms and the optimiser makes its state.
-_WARM_UP = 3
 _NUMBERS = itertools.count()
 
 
@@ -51,8 +48,8 @@ class Stepper:
         self.fabric, self.model, self.config = fabric, model, config
         self.device: torch.device = fabric.device
         self.careful = self.device.type == "cpu"
-        self._graphed = config.fast and self.device.type == "cuda" and fabric.world_size == 1
-        if self._graphed and turns.is_shared() and _draws(model):
+        gpu = gpu_for_graphs(fabric, config)
+        if gpu is not None and turns.is_shared() and _draws(model):
             # graphs of one generator may read the place from which it goes on while another run's turn writes it.
             raise RunError("fast=True with dropout does not go with other runs in one program; leave one of them out")
         # a module of one's own may count on its layout; the compiler finds one for it.
@@ -63,17 +60,13 @@ class Stepper:
         self.measure = Measure(fabric.setup_module(bare), model, config, loss)
         self._compiled = _compile(Measure(bare, model, config, loss)) if config.fast and fabric.world_size == 1 else None
         groups = parameter_groups(model.named_parameters(), config.bias_rate)
-        self.optimiser = make_optimiser(config, groups, on_device=self._graphed)
+        self.optimiser = make_optimiser(config, groups, on_device=gpu is not None)
         self.parameters = [parameter for group in groups for parameter in group["params"]]
         self.sums = torch.zeros(3, dtype=torch.float64, device=self.device)
         self.clock = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.bad = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.progress = torch.zeros((), device=self.device)
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._static: Tensors | None = None
-        self._taken = 0
-        # a graph is captured on the stream of the steps before it: gradients are added up where they were first.
-        self._stream: Any = _side_stream(self.device, threading.get_ident()) if self._graphed else None
+        self.replayed = None if gpu is None else Replayed(gpu)
 
     def __call__(self, batch: Batch, *, rate: float, progress: float, of: int, counts: bool = True) -> None:
         """Take a step.
@@ -90,10 +83,10 @@ class Stepper:
         tensors = self._laid_out(batch)
         # gradients are averaged over processes, so a part counts by how much more or less than its share it is.
         weight = len(batch) * self.fabric.world_size / of if counts else 0.0
-        if not self._graphed or of != self.config.batch_size or self.careful:
+        if self.replayed is None or of != self.config.batch_size or self.careful:
             self._plain(tensors, len(batch), weight)
         else:
-            self._replay(tensors, len(batch))
+            self.replayed(self._whole, tensors, self._without_gradients)
 
     def _laid_out(self, batch: Batch) -> Tensors:
         images, labels, parts, part_labels = tensors_of(batch)
@@ -121,6 +114,13 @@ class Stepper:
             self._look(loss, tensors)
         self._update(loss, right, images, weight)
 
+    def _whole(self, images: Tensor, labels: Tensor, parts: Tensor | None, part_labels: Tensor | None) -> None:
+        """Take the step of a whole batch, as a graph holds it."""
+        self._update(*self._measured((images, labels, parts, part_labels), compiled=True), self.config.batch_size, 1.0)
+
+    def _without_gradients(self) -> None:
+        self.optimiser.zero_grad(set_to_none=True)
+
     def _update(self, loss: Tensor, right: Tensor, images: int, weight: float) -> None:
         self.optimiser.zero_grad()
         self.fabric.backward(loss * weight)
@@ -134,32 +134,11 @@ class Stepper:
             self.sums += torch.stack((worth, right.double(), count))
         self.bad.copy_(torch.where((self.bad == 0) & ~loss.detach().isfinite(), self.clock, self.bad))
 
-    def _replay(self, tensors: Tensors, images: int) -> None:
-        """Take the first steps as they come, capture one, and play it from then on; all from the same memory."""
-        static = self._static = self._static or _copied(tensors)
-        for place, new in zip(static, tensors, strict=True):
-            if place is not None and new is not None:
-                place.copy_(new)
-        if self._graph is not None:
-            self._graph.replay()
-        elif self._taken < _WARM_UP:
-            self._taken += 1
-            self._stream.wait_stream(torch.cuda.current_stream(self.device))
-            with torch.cuda.stream(self._stream), _no_waits() if self._taken == _WARM_UP else contextlib.nullcontext():
-                self._update(*self._measured(static, compiled=True), images, 1.0)
-            torch.cuda.current_stream(self.device).wait_stream(self._stream)
-        else:
-            self.optimiser.zero_grad(set_to_none=True)
-            graph = torch.cuda.CUDAGraph()
-            with _capturing(), torch.cuda.graph(graph, stream=self._stream):
-                self._update(*self._measured(static, compiled=True), images, 1.0)
-            self._graph = graph
-            graph.replay()
-
     def release(self) -> None:
         """Let go of gradients and graphs, so that there is room again."""
-        self.optimiser.zero_grad(set_to_none=True)
-        self._graph, self._static, self._taken = None, None, 0
+        self._without_gradients()
+        if self.replayed is not None:
+            self.replayed.release()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -209,50 +188,6 @@ def _draws(model: nn.Module) -> bool:
     return any(isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0 for module in model.modules())
 
 
-@functools.cache
-def _side_stream(device: torch.device, thread: int) -> Any:
-    """Return the one stream of a device that a thread captures graphs on.
-
-    Libraries keep a workspace for every stream they see, and graphs of one stream share it: two threads have two, since their
-    graphs may play at the same time.
-    """
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-@contextlib.contextmanager
-def _no_waits() -> Iterator[None]:
-    """Refuse a step that waits for the device, before its capture fails and leaves the allocator in disorder."""
-    before = torch.cuda.get_sync_debug_mode()
-    try:
-        _on_waits("error")
-        yield
-    except RuntimeError as error:
-        if "synchronizing" not in str(error):
-            raise
-        raise RunError("fast=True does not go with this network: its step waits for the GPU; leave it out") from error
-    finally:
-        _on_waits(before)
-
-
-@contextlib.contextmanager
-def _capturing() -> Iterator[None]:
-    """Say in one line that a step cannot be captured."""
-    try:
-        yield
-    except RuntimeError as error:
-        if is_out_of_memory(error) or isinstance(error, RunError):
-            raise
-        why = str(error).strip().partition("\n")[0]
-        raise RunError(f"fast=True: a step of this network cannot be captured as a CUDA graph ({why}); leave it out") from error
-
-
-def _on_waits(mode: int | str) -> None:
-    with warnings.catch_warnings():
-        # torch says that it is a prototype.
-        warnings.simplefilter("ignore")
-        torch.cuda.set_sync_debug_mode(mode)
-
-
 @contextlib.contextmanager
 def _no_advice() -> Iterator[None]:
     """Let the compiler keep to itself that another precision is faster: the one that it has was asked for."""
@@ -281,9 +216,3 @@ def _lay_out_convolutions(model: nn.Module) -> list[nn.Module]:
     for module in found:
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return list(found)
-
-
-def _copied(tensors: Tensors) -> Tensors:
-    images, labels, parts, part_labels = tensors
-    composed = (None, None) if parts is None or part_labels is None else (parts.clone(), part_labels.clone())
-    return (images.clone(), labels.clone(), *composed)
