@@ -26,7 +26,7 @@ from paper_harness import PLAN, recipe
 RECIPES = [each for name in PAPERS for each in get_paper(name).recipes]
 SIZES = {
     **{"sign": (1, 2, 1), "mnist": (28, 10, 1), "fashion_mnist": (28, 10, 1)},
-    **{"cifar10": (24, 10, 3), "multimnist": (36, 10, 1)},
+    **{"cifar10": (24, 10, 3), "multimnist": (36, 10, 1), "mnist40": (40, 10, 1)},
 }
 
 

@@ -1,0 +1,110 @@
+"""Pictures of mitterreiter2023's results."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Sequence
+
+from capsella.papers.mitterreiter2023.deciding import all_layers, lives
+from capsella.papers.mitterreiter2023.nets import GROWTH, net
+from capsella.papers.paper import Gallery, Line, Plot
+from capsella.papers.readings import dig
+from capsella.papers.verdicts import Evidence, Missing
+
+_NET = net()
+_VIEWS = {
+    "rotation": ("turned images", "degrees"),
+    "translation": ("moved images", "pixels"),
+    "shear": ("sheared images", "degrees"),
+    "scale": ("enlarged images", "factor"),
+}
+_OVER_TRAINING = {
+    "dead": ("Dead capsules of each layer while the net learns, share", "share of the capsules", False),
+    "gradient": ("Gradient that reaches a capsule of each layer while the net learns", "norm, mean over capsules", True),
+    "weight_gradient": ("Gradient of a pair's weights while the net learns", "norm, mean over pairs", True),
+}
+
+
+def _views(evidence: Evidence, *, view: str) -> list[Line]:
+    if not evidence.has(_NET):
+        return []
+    runs = all_layers(evidence, _NET)
+    lines = []
+    for number in range(len(runs[0])):
+        rows = [layers[number]["viewpoint"][view] for layers in runs]
+        columns = list(zip(*(row["correlation"] for row in rows), strict=True))
+        places = tuple(map(float, rows[0]["amount"]))
+        lines.append(Line(f"layer {number + 1}", places, tuple(map(statistics.fmean, columns)), _spread(columns)))
+    return lines
+
+
+def _spread(columns: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    return tuple(statistics.stdev(values) if len(values) > 1 else 0.0 for values in columns)
+
+
+def _over_training(evidence: Evidence, *, figure: str, row: str = _NET) -> list[Line]:
+    """Return a figure of each layer of one run: those of several end at different steps."""
+    if not evidence.has(row):
+        return []
+    steps = dig(evidence.results(row)[0].measured, "mitterreiter2023.lives", "steps")
+    if steps is None:
+        raise Missing(row)
+    lines = []
+    for number, layer in enumerate(lives(evidence, row)[0], 1):
+        pairs = zip(steps, layer.get(figure) or (), strict=False)
+        points = [(float(step), float(value)) for step, value in pairs if value is not None and (figure == "dead" or value > 0)]
+        if points:
+            places, values = zip(*points, strict=True)
+            lines.append(Line(f"layer {number}", places, values))
+    return lines
+
+
+def _growth(evidence: Evidence, *, axis: str, what: str) -> list[Line]:
+    found = dig(evidence.results(GROWTH)[0].measured, "mitterreiter2023.growth", axis) if evidence.has(GROWTH) else None
+    if not found:
+        return []
+    names = {"rba": "agreement", "mhsa": "self-attention"}
+    places = tuple(map(float, found["sizes"]))
+    return [Line(name, places, tuple(map(float, found[f"{key}_{what}"]))) for key, name in names.items()]
+
+
+PLOTS: tuple[Plot | Gallery, ...] = (
+    *(
+        Plot(
+            f"figure4-{view}",
+            f"Correlation of capsule lengths with those of {says} (Figure 4)",
+            unit,
+            "correlation, mean over capsules",
+            functools.partial(_views, view=view),
+        )
+        for view, (says, unit) in _VIEWS.items()
+    ),
+    *(
+        Plot(
+            f"training-{figure}",
+            f"{title}, first run",
+            "step",
+            y_label,
+            functools.partial(_over_training, figure=figure),
+            is_log=is_log,
+        )
+        for figure, (title, y_label, is_log) in _OVER_TRAINING.items()
+    ),
+    *(
+        Plot(
+            f"table3-{what}-{axis}",
+            f"{says} of agreement from n capsules of d values to as many, beside self-attention, along {axis}",
+            axis,
+            unit,
+            functools.partial(_growth, axis=axis, what=what),
+            is_log=True,
+        )
+        for what, says, unit in (
+            ("parameters", "Size", "parameters"),
+            ("seconds", "Time", "seconds"),
+            ("memory", "Memory", "bytes"),
+        )
+        for axis in ("n", "d")
+    ),
+)
