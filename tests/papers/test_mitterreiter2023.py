@@ -19,10 +19,11 @@ from capsella.papers.measuring import measure_by_name, needing
 from capsella.papers.mitterreiter2023 import growth, measures
 from capsella.papers.mitterreiter2023.facts import reads
 from capsella.papers.mitterreiter2023.nets import DEPTHS, GROWTH, net, photographs
-from capsella.papers.paper import get_paper, select
+from capsella.papers.paper import Trees, get_paper, select
 from capsella.papers.readings import READINGS
 from capsella.papers.results import Result
 from capsella.papers.verdicts import Evidence
+from capsella.report.papers import paper_report
 from capsella.train.plan import Plan, run_plan
 from capsella.train.run import Run
 
@@ -115,7 +116,10 @@ PRINTED_LAYERS = [
 ]
 STATIC = [{**each, "dyr": each["dyr"] and each["dyr"] / 3} for each in PRINTED_LAYERS]
 LIVES = [
-    {"capsules": 16, "first_dead": 0, "last_dead": 5, "deaths": 5, "between": [1, 9], "revivals": 0, "dead": [0, 0.3]}
+    {
+        **{"capsules": 16, "first_dead": 0, "last_dead": 5, "deaths": 5, "between": [1, 9], "revivals": 0, "dead": [0, 0.3]},
+        **{"gradient": [0.1, 0.05], "weight_gradient": [0.1, None]},
+    }
     for _ in PRINTED_LAYERS
 ]
 SAME = {"own": 0.8, "uniform": 0.8, "other": 0.799, "images": 512}
@@ -135,7 +139,8 @@ def dying(share: float) -> list[dict[str, Any]]:
 
 def grown(size: float = 2.0, times: float = 10.0) -> dict[str, Any]:
     exponents = {"rba_parameters": size, "mhsa_parameters": 0.0, "rba_seconds": 1.9, "mhsa_seconds": 1.0}
-    at = {"sizes": [32, 64], "rba_seconds": [1.0, times], "mhsa_seconds": [1.0, 1.0], "exponents": exponents}
+    figures = {f"{who}_{what}": [1.0, 1.0] for who in ("rba", "mhsa") for what in ("parameters", "seconds", "memory")}
+    at = {"sizes": [32, 64], **figures, "rba_seconds": [1.0, times], "exponents": exponents}
     return {"mitterreiter2023.growth": {"n": at, "d": {**at, "exponents": {**exponents, "mhsa_parameters": 2.0}}}}
 
 
@@ -263,7 +268,11 @@ def test_the_readings_of_this_paper() -> None:
 
 @pytest.mark.parametrize("plot", PAPER.plots, ids=lambda plot: plot.key)
 def test_every_plot_shows_what_ran_and_nothing_of_what_did_not(plot: Any) -> None:
+    if isinstance(plot, Trees):
+        assert plot.record(Evidence([])) is None
+        return
     assert list(plot.lines(Evidence([]))) == []
+    assert len(plot.lines(Evidence(list(PRINTED.values())))) > 1
 
 
 def test_a_plot_of_views_has_a_line_for_each_layer() -> None:
@@ -316,6 +325,12 @@ def test_trees_are_of_the_first_seed_alone(run: Run) -> None:
     assert len(found["trees"]) == 2
     assert len(found["images"]) == 3
     assert found["statistics"]["images"] == 40
+    made = Evidence([replace(PRINTED[NET], measured={"mitterreiter2023.trees": json.loads(json.dumps(found))})])
+    drawn = paper_report(PAPER, made.results(NET))
+    for name in ("figure2", "figure3-mean", "figure3-std", "figure5"):
+        assert drawn[f"plots/{name}-trees.svg"].startswith("<svg"), name
+    assert drawn["plots/figure5-trees.svg"].count("<image") == 2
+    assert len(json.dumps(found)) < 60_000
     later = copy.copy(run)
     later.config = {**run.config, "train": {**run.config["train"], "seed": 1}}
     assert measures.trees(later, {measures.AFFINE: IMAGES}, CPU) == {}

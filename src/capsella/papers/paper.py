@@ -122,6 +122,27 @@ class Gallery:
 
 
 @dataclass(frozen=True)
+class Trees:
+    """Parse trees that results give.
+
+    Attributes:
+        key: as of a ``Plot``.
+        title: what it shows, in a sentence.
+        part: ``"image"``: the tree of one image; ``"pair"``: those of one image as it is and turned; ``"mean"`` or ``"std"``:
+            over many images.
+        record: from the evidence, what ``analysis.pictures.pictures_of`` made, its images packed; None of what has not run.
+    """
+
+    key: str
+    title: str
+    part: str
+    record: Callable[[Evidence], Mapping[str, Any] | None]
+
+    def __post_init__(self) -> None:
+        check_choice("part", self.part, ("image", "pair", "mean", "std"))
+
+
+@dataclass(frozen=True)
 class Paper:
     """Everything that is run and said of one paper.
 
@@ -143,7 +164,7 @@ class Paper:
     title: str
     recipes: tuple[Recipe, ...] = ()
     tables: tuple[Table, ...] = ()
-    plots: tuple[Plot | Gallery, ...] = ()
+    plots: tuple[Plot | Gallery | Trees, ...] = ()
     claims: tuple[Claim, ...] = ()
     facts: Mapping[str, Fact] = field(default_factory=dict)
     remarks: Mapping[str, str] = field(default_factory=dict)

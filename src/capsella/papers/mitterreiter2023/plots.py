@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from capsella.papers.mitterreiter2023.deciding import all_layers, lives
 from capsella.papers.mitterreiter2023.nets import GROWTH, net
-from capsella.papers.paper import Gallery, Line, Plot
+from capsella.papers.paper import Gallery, Line, Plot, Trees
 from capsella.papers.readings import dig
 from capsella.papers.verdicts import Evidence, Missing
 
@@ -24,6 +25,14 @@ _OVER_TRAINING = {
     "gradient": ("Gradient that reaches a capsule of each layer while the net learns", "norm, mean over capsules", True),
     "weight_gradient": ("Gradient of a pair's weights while the net learns", "norm, mean over pairs", True),
 }
+
+
+_TREES = (
+    ("figure2", "Parse tree of an affine digit (Figure 2)", "image"),
+    ("figure3-mean", "Parse trees of affine digits, mean (Figure 3a and c)", "mean"),
+    ("figure3-std", "Parse trees of affine digits, standard deviation (Figure 3b and d)", "std"),
+    ("figure5", "Parse trees of an affine digit, as it is and turned by 20° (Figure 5)", "pair"),
+)
 
 
 def _views(evidence: Evidence, *, view: str) -> list[Line]:
@@ -69,7 +78,16 @@ def _growth(evidence: Evidence, *, axis: str, what: str) -> list[Line]:
     return [Line(name, places, tuple(map(float, found[f"{key}_{what}"]))) for key, name in names.items()]
 
 
-PLOTS: tuple[Plot | Gallery, ...] = (
+def _trees(evidence: Evidence) -> Mapping[str, Any] | None:
+    for result in evidence.results(_NET) if evidence.has(_NET) else ():
+        found: Mapping[str, Any] | None = result.measured.get("mitterreiter2023.trees")
+        if found:
+            return found
+    return None
+
+
+PLOTS: tuple[Plot | Gallery | Trees, ...] = (
+    *(Trees(f"{key}-trees", title, part, _trees) for key, title, part in _TREES),
     *(
         Plot(
             f"figure4-{view}",
