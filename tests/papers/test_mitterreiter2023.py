@@ -214,6 +214,7 @@ LIVELY = {net("uniform", 8): measured(accuracy=0.7)}
         ("last-most", with_layer(4, dyr=0.29)),
         ("photographs-worse", {photographs(): measured([{**each, "dyr": 0.6} for each in PRINTED_LAYERS])}),
         ("uniform-better", LIVELY),
+        ("uniform-learned", LIVELY),
         ("costs", {GROWTH: grown(times=0.5)}),
         ("costs", {GROWTH: grown(size=1.0)}),
         ("matters", {NET: measured(routing_matters={**SAME, "other": 0.4})}),
@@ -241,6 +242,31 @@ def test_uniform_couplings_may_do_worse_on_photographs() -> None:
 )
 def test_what_may_be_luck_or_cannot_be_asked_is_undecided(name: str, changed: dict[str, dict[str, Any]]) -> None:
     assert found(name, changed) == "undecided"
+
+
+def test_depths_at_which_a_routing_does_not_learn_are_left_out_of_the_question_of_ours() -> None:
+    stuck = replace(result(net("uniform", 8), validation=(0.1,), measured=measured(accuracy=0.1)))
+    rest = [each for key, each in PRINTED.items() if key != stuck.recipe]
+    finding = CLAIMS["uniform-learned"].find(Evidence([*rest, stuck]))
+    assert finding.verdict == "holds"
+    assert "8 layers" not in finding.statistic
+    assert CLAIMS["uniform-better"].find(Evidence([*rest, stuck])).verdict == "does not hold"
+    nobody = [replace(each, history={**each.history, "validation": [0.1]}) for each in PRINTED.values()]
+    assert CLAIMS["uniform-learned"].find(Evidence(nobody)).verdict == "undecided"
+
+
+@pytest.mark.parametrize("name", ["never-back", "starves", "deader", "too-few", "last-most"])
+def test_short_versions_do_not_decide_what_takes_long(name: str) -> None:
+    assert found(name, quick=True) == "undecided"
+
+
+def test_layers_of_which_nothing_is_known_are_left_out() -> None:
+    nothing = {view: {**rows, "correlation": [None] * len(rows["amount"])} for view, rows in views().items()}
+    assert found("views", with_layer(3, viewpoint=nothing)) == "holds"
+    assert found("views", {NET: measured([layer(viewpoint=nothing)] * 5)}) == "undecided"
+    (plot,) = [each for each in PAPER.plots if each.key == "figure4-shear"]
+    made = replace(PRINTED[NET], measured=with_layer(3, viewpoint=nothing)[NET])
+    assert [line.label for line in plot.lines(Evidence([made]))] == [f"layer {number}" for number in (1, 2, 4, 5)]
 
 
 @pytest.mark.parametrize("name", [name for name in CLAIMS if name != "uniform-photographs"])

@@ -69,9 +69,14 @@ def _falls(evidence: Evidence) -> tuple[bool | None, str]:
     for layers in all_layers(evidence, _NET):
         for layer in layers[1:-1]:
             for view in _LARGE:
-                values = layer["viewpoint"][view]["correlation"]
+                # nothing is known of layers whose capsules are all zero.
+                values = [value for value in layer["viewpoint"][view]["correlation"] if value is not None]
+                if not values:
+                    continue
                 # a full turn half undoes itself: the weakest of the larger half beside the weakest amount.
                 pairs.append(min(values[len(values) // 2 :]) < values[0])
+    if not pairs:
+        raise Missing(_NET)
     return all(pairs), f"in {sum(pairs)} of {len(pairs)} hidden layers and changes of view it falls"
 
 
@@ -126,6 +131,7 @@ CLAIMS = (
         "section 4.3",
         (_NET,),
         _never_back,
+        is_long=True,
     ),
     Claim(
         "mitterreiter2023/starves",
@@ -133,6 +139,7 @@ CLAIMS = (
         "section 4.3, theorem 2",
         (_NET,),
         _starves,
+        is_long=True,
     ),
     Claim("mitterreiter2023/always-active", "All primary capsules are always active.", "section 4.3", (_NET,), _always_active),
     Claim(
@@ -162,6 +169,7 @@ CLAIMS = (
         "section 4.3, Table 2",
         (_NET,),
         _deader_layers,
+        is_long=True,
     ),
     Claim(
         "mitterreiter2023/deader-nets",
@@ -183,6 +191,7 @@ CLAIMS = (
         "section 4.3",
         (_NET,),
         _too_few,
+        is_long=True,
     ),
     *ROUTES,
     Claim(

@@ -42,7 +42,11 @@ def _views(evidence: Evidence, *, view: str) -> list[Line]:
     lines = []
     for number in range(len(runs[0])):
         rows = [layers[number]["viewpoint"][view] for layers in runs]
-        columns = list(zip(*(row["correlation"] for row in rows), strict=True))
+        # nothing is known of a layer whose capsules are all zero.
+        known = [row["correlation"] for row in rows if None not in row["correlation"]]
+        if not known:
+            continue
+        columns = list(zip(*known, strict=True))
         places = tuple(map(float, rows[0]["amount"]))
         lines.append(Line(f"layer {number + 1}", places, tuple(map(statistics.fmean, columns)), _spread(columns)))
     return lines
