@@ -19,7 +19,7 @@ from capsella.nn.stem import ImageConv2d
 
 
 def capsule_stack(
-    capsules: Sequence[int], dim: Sequence[int], *, routing: str, bias: bool | str, **options: Any
+    capsules: Sequence[int], dim: Sequence[int], *, routing: str, bias: bool | str, residual: bool = False, **options: Any
 ) -> list[RoutingLayer]:
     """Return one fully connected layer for each neighbouring pair of sizes.
 
@@ -28,6 +28,7 @@ def capsule_stack(
         dim: of a capsule of each layer.
         routing: of every layer.
         bias: True or False for every layer; ``"last"``: of the class layer alone.
+        residual: of every layer with as many capsules as the one below, of the same size.
         **options: further options of every layer.
     """
     # by type: 1 equals True, and is no answer to this question.
@@ -36,7 +37,7 @@ def capsule_stack(
     pairs = list(itertools.pairwise(zip(capsules, dim, strict=True)))
     has_bias = [bias is True] * (len(pairs) - 1) + [bias is not False]
     return [
-        CapsuleLinear(*below, *above, routing=routing, bias=has, **options)
+        CapsuleLinear(*below, *above, routing=routing, bias=has, residual=residual and below == above, **options)
         for (below, above), has in zip(pairs, has_bias, strict=True)
     ]
 
@@ -112,6 +113,7 @@ def parse_capsnet(
     squash: str = "exp",
     reconstruction: str = "conditional",
     backbone: str = "affnist",
+    residual: bool = False,
 ) -> CapsuleNet:
     """Build mitterreiter2023's net: a backbone whose last, depthwise convolution covers the map, then capsule layers.
 
@@ -128,6 +130,7 @@ def parse_capsnet(
         squash: of every layer that has one.
         reconstruction: ``"conditional"``, ``"normal"`` or ``"none"``.
         backbone: ``"affnist"`` or ``"cifar10"``; ``"small"`` is for quick runs on a CPU.
+        residual: squash(u + v) in the place of v, where the layer below has as many capsules of the same size.
     """
     sizes = [16, 16, 16, 16, num_classes] if capsules is None else list(capsules)
     layer_dims = [dim] * len(sizes) if isinstance(dim, int) else list(dim)
@@ -149,7 +152,7 @@ def parse_capsnet(
         num_classes,
         trunk=trunk,
         primary=PrimaryCapsules(channels, sizes[0], layer_dims[0], kernel_size=left, groups=channels, squash=squash),
-        layers=capsule_stack(sizes, layer_dims, routing=routing, bias=bias, **options),
+        layers=capsule_stack(sizes, layer_dims, routing=routing, bias=bias, residual=residual, **options),
         decoder=make_decoder(reconstruction, num_classes, layer_dims[-1], image_shape),
     )
 
