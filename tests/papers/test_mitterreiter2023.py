@@ -71,7 +71,7 @@ def test_the_settings_are_those_of_the_notebook() -> None:
     assert photos.model_options["capsules"] == (32, 32, 32, 10)
     assert photos.model_options["dim"] == (8, 16, 16, 16)
     assert (photos.train.target_accuracy, photos.train.batch_size, photos.train.epochs) == (None, 512, 51)
-    assert all(recipe.exact for recipe in PAPER.recipes)
+    assert {recipe.job(0, settings={"device": "cuda"}).plan.train.precision for recipe in PAPER.recipes} == {"tf32"}
     assert len(PAPER.recipe(NET).seeds) == 10
 
 

@@ -21,17 +21,20 @@ from capsella.papers.recipe import Recipe
 
 _DYNAMICS, _LIVES, _TREES = "mitterreiter2023.dynamics", "mitterreiter2023.lives", "mitterreiter2023.trees"
 
+_PRECISION = "on a GPU products and convolutions in TF32, everything else in float32"
 _PLACED = (
     "no augmentation beside the random place, which is drawn anew in every epoch; the authors' notebook places each digit once",
     "stopped at 99.2 % of the placed test images, or after 60 epochs; measured on the affine test images",
     "a capsule is active from a length of 0.1, dead where mean and spread of it are at most 0.01; only the latter is known",
     "dynamics are among live capsules, which alone gives the paper's ratio of dys to dyr",
+    _PRECISION,
 )
 _LOOKS = "deaths over the training are of 64 placed test images, twice an epoch"
 _DEPTH = "nets of other depths are ours: the paper's 121 architectures are not published"
 _CIFAR = (
     "the net and its training are those of a notebook of the authors, which routes by attention: the paper does not say",
     "images are moved by up to 2 pixels; the notebook's are moved by up to 4, and mirrored",
+    _PRECISION,
 )
 
 # for a minute on a CPU: small convolutions and few steps; every net must come out of the start, where capsules are short.
