@@ -54,7 +54,7 @@ def placed_plan(routing: str, depth: int) -> Plan:
 def photographs_plan(routing: str) -> Plan:
     """Return the training of the notebook's net for CIFAR-10."""
     options = {"routing": routing, "capsules": (32, 32, 32, CLASSES), "dim": (8, 16, 16, 16), "backbone": "cifar10"}
-    return _plan("cifar10", options, {"augment": "shift"}, PHOTOGRAPHS)
+    return _plan("cifar10", options, {"augment": "mirror_shift"}, PHOTOGRAPHS)
 
 
 def variant_plan(name: str) -> Plan:

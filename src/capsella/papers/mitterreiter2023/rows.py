@@ -33,7 +33,6 @@ _LOOKS = "deaths over the training are of 64 placed test images, twice an epoch"
 _DEPTH = "nets of other depths are ours: the paper's 121 architectures are not published"
 _CIFAR = (
     "the net and its training are those of a notebook of the authors, which routes by attention: the paper does not say",
-    "images are moved by up to 2 pixels; the notebook's are moved by up to 4, and mirrored",
     _PRECISION,
 )
 
