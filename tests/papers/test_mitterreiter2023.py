@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from capsella.data import from_tensors
+from capsella.data import ImageData, from_tensors
 from capsella.models import create_model
 from capsella.papers import measuring
 from capsella.papers.measuring import measure_by_name, needing
@@ -339,6 +339,22 @@ def test_a_diagnosis_is_kept_in_a_few_thousand_letters(run: Run) -> None:
     assert len(json.dumps(found)) < 12_000
     with pytest.raises(ValueError, match="measured on no test images"):
         measures.dynamics(run, {"validation": None}, CPU)
+
+
+def test_nets_on_photographs_are_diagnosed_on_their_own_test_images() -> None:
+    def photos(count: int) -> ImageData:
+        images = torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(count))
+        return from_tensors(images, torch.arange(count) % 10, name="cifar10")
+
+    plan = PAPER.recipe(photographs()).job(0, settings={"device": "cpu"}).plan
+    short = plan.changed({"steps": 2, "batch_size": 8, "watch": 1, "model.capsules": (4, 4, 4, 10)})
+    splits: dict[str, ImageData | None] = {"train": photos(16), "validation": photos(20), "test": None}
+    trained = run_plan(short, splits=splits, progress=False)
+    found = measures.dynamics(trained, splits, CPU)
+    assert (found["data"]["name"], found["images"]) == ("cifar10", 16)
+    assert [each["capsules"] for each in found["layers"]] == [4, 4, 4, 10]
+    assert measures.lives(trained, splits, CPU)["looks"] == 2
+    assert measures.trees(trained, splits, CPU) == {}
 
 
 def test_lives_are_those_of_the_looks(run: Run) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from capsella import routing
 from capsella.analysis import routing_cost
 from capsella.data import ImageData
 from capsella.nn import CapsuleLinear
@@ -35,7 +36,9 @@ def _along(axis: str, values: Sequence[int], device: torch.device) -> dict[str, 
     for value in values:
         at = {**MIDDLE, axis: value}
         layer = CapsuleLinear(at["n"], at["d"], at["n"], at["d"], routing="agreement", bias=False).to(device)
-        cost = vars(routing_cost(layer, torch.randn(BATCH, at["n"], at["d"], device=device), repeats=5))
+        # measures run with the reference on a GPU; here it is what the dispatcher would take.
+        with routing.prefer("auto"):
+            cost = vars(routing_cost(layer, torch.randn(BATCH, at["n"], at["d"], device=device), repeats=5))
         for name in _WHAT:
             found.setdefault(f"rba_{name}", []).append(cost[name])
             found.setdefault(f"mhsa_{name}", []).append(cost[f"attention_{name}"])

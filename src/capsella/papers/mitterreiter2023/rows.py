@@ -114,7 +114,9 @@ def _growth() -> Recipe:
         placed_plan("agreement", 3).changed(few),
         seeds=(0,),
         measures=("mitterreiter2023.growth",),
-        departures=("implementations of ours and of PyTorch; the paper prints formulas alone",),
+        departures=(
+            "our implementation as the dispatcher chooses it, and PyTorch's attention; the paper prints formulas alone",
+        ),
         quick={"steps": 5},
         exact=True,
         alone=True,
