@@ -102,7 +102,8 @@ def views(first: float = 0.99, last: float = 0.7, chance: float = 0.6) -> dict[s
 
 
 def layer(capsules: int = 16, cds: int = 0, **changes: Any) -> dict[str, Any]:
-    usual = {"capsules": capsules, "cds": cds, "cdr": cds / capsules, "dead": [True] * cds + [False] * (capsules - cds)}
+    usual: dict[str, Any] = {"car": 0.5, "dys_literal": None}
+    usual |= {"capsules": capsules, "cds": cds, "cdr": cds / capsules, "dead": [True] * cds + [False] * (capsules - cds)}
     gradients = [1e-5] * cds + [0.1] * (capsules - cds)
     return {**usual, "dyr": None, "dys": None, "viewpoint": views(), "weight_gradients": gradients, **changes}
 
@@ -299,6 +300,15 @@ def test_every_plot_shows_what_ran_and_nothing_of_what_did_not(plot: Any) -> Non
         return
     assert list(plot.lines(Evidence([]))) == []
     assert len(plot.lines(Evidence(list(PRINTED.values())))) > 1
+
+
+def test_layers_are_drawn_beside_what_is_printed_of_them() -> None:
+    (plot,) = [each for each in PAPER.plots if each.key == "table1-dynamics"]
+    made = [{**each, "dys_literal": None if each["dys"] is None else 2.0} for each in PRINTED_LAYERS]
+    ours, literal, printed = plot.lines(Evidence([result(NET, measured=measured(made))]))
+    assert (ours.x, ours.y) == (printed.x, printed.y) == ((1.0, 2.0, 3.0, 4.0), (4.5, 1.72, 1.79, 3.78))
+    assert literal.y == (2.0,) * 4
+    assert (printed.label, printed.is_printed) == (ours.label, True)
 
 
 def test_a_plot_of_views_has_a_line_for_each_layer() -> None:

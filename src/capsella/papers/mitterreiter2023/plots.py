@@ -11,6 +11,7 @@ from capsella.papers.mitterreiter2023.deciding import all_layers, lives
 from capsella.papers.mitterreiter2023.nets import GROWTH, net
 from capsella.papers.paper import Gallery, Line, Plot, Trees
 from capsella.papers.readings import dig
+from capsella.papers.targets import read_targets
 from capsella.papers.verdicts import Evidence, Missing
 
 _NET = net()
@@ -56,6 +57,26 @@ def _spread(columns: Sequence[Sequence[float]]) -> tuple[float, ...]:
     return tuple(statistics.stdev(values) if len(values) > 1 else 0.0 for values in columns)
 
 
+def _by_layer(evidence: Evidence, *, figures: Mapping[str, str], table: str) -> list[Line]:
+    """Return figures of every layer, ours and, of the first one, the printed ones."""
+    if not evidence.has(_NET):
+        return []
+    runs, lines = all_layers(evidence, _NET), []
+    for label, figure in figures.items():
+        columns = [[layers[k][figure] for layers in runs] for k in range(len(runs[0]))]
+        known = {k: values for k, values in enumerate(columns, 1) if None not in values}
+        if known:
+            means, places = tuple(map(statistics.fmean, known.values())), tuple(map(float, known))
+            lines.append(Line(label, places, means, _spread(list(known.values()))))
+    first, figure = next(iter(figures.items()))
+    printed = {k: read_targets("mitterreiter2023").get(f"{table}/layer{k}-{figure}") for k in range(1, len(runs[0]) + 1)}
+    points = [
+        (float(k), target.value, target.std or 0.0) for k, target in printed.items() if target and target.value is not None
+    ]
+    places, values, spread = zip(*points, strict=True)
+    return [*lines, Line(first, places, values, spread, is_printed=True)]
+
+
 def _over_training(evidence: Evidence, *, figure: str, row: str = _NET) -> list[Line]:
     """Return a figure of each layer of one run: those of several end at different steps."""
     if not evidence.has(row):
@@ -90,7 +111,30 @@ def _trees(evidence: Evidence) -> Mapping[str, Any] | None:
     return None
 
 
+_BY_LAYER = (
+    (
+        "table1-dynamics",
+        "table1",
+        "Routing dynamics by layer (Table 1)",
+        {"among live targets": "dys", "among all": "dys_literal"},
+    ),
+    ("table1-dead", "table2", "Dead capsules by layer (Table 2)", {"share of dead capsules": "cdr"}),
+    ("table1-active", "table2", "Active capsules by layer (Table 2)", {"share of active capsules": "car"}),
+)
+_UNITS = {"dys": "targets", "cdr": "share of the capsules", "car": "share of the capsules"}
+
 PLOTS: tuple[Plot | Gallery | Trees, ...] = (
+    *(
+        Plot(
+            key,
+            title,
+            "layer",
+            _UNITS[next(iter(figures.values()))],
+            functools.partial(_by_layer, figures=figures, table=table),
+            is_counted=True,
+        )
+        for key, table, title, figures in _BY_LAYER
+    ),
     *(Trees(f"{key}-trees", title, part, _trees) for key, title, part in _TREES),
     *(
         Plot(
