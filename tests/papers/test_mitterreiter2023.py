@@ -18,7 +18,7 @@ from capsella.papers import measuring
 from capsella.papers.measuring import measure_by_name, needing
 from capsella.papers.mitterreiter2023 import growth, measures
 from capsella.papers.mitterreiter2023.facts import reads
-from capsella.papers.mitterreiter2023.nets import DEPTHS, GROWTH, net, photographs
+from capsella.papers.mitterreiter2023.nets import DEPTHS, GROWTH, net, photographs, variant
 from capsella.papers.paper import Trees, get_paper, select
 from capsella.papers.readings import READINGS
 from capsella.papers.results import Result
@@ -309,6 +309,16 @@ def test_layers_are_drawn_beside_what_is_printed_of_them() -> None:
     assert (ours.x, ours.y) == (printed.x, printed.y) == ((1.0, 2.0, 3.0, 4.0), (4.5, 1.72, 1.79, 3.78))
     assert literal.y == (2.0,) * 4
     assert (printed.label, printed.is_printed) == (ours.label, True)
+
+
+def test_variants_are_drawn_beside_the_net_as_described() -> None:
+    (plot,) = [each for each in PAPER.plots if each.key == "variants-dynamics"]
+    lines = plot.lines(Evidence([PRINTED[NET], PRINTED[variant("iterations4")]]))
+    assert [(line.label, line.is_printed) for line in lines] == [
+        ("as described", False),
+        ("iterations4", False),
+        ("as described", True),
+    ]
 
 
 def test_a_plot_of_views_has_a_line_for_each_layer() -> None:

@@ -48,7 +48,6 @@ def reads() -> dict[str, str]:
 _GROWTH = "a formula; how both grow here is in the pictures of Table 3 and decides a claim"
 
 REMARKS = {
-    "table2/layer5-cas": "the printed spread of 0.00 does not go with the rate's, 0.03 of ten capsules",
     "text/architectures": "neither paper nor code says which they were",
     "text/dead-capsules-largest": "of another experiment, in an appendix; ours is the largest of any layer of any net here",
     **{f"table3/{name}": _GROWTH for name in ("mhsa-space", "mhsa-time", "rba-space", "rba-time")},

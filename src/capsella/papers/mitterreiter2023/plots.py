@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from capsella.papers.mitterreiter2023.deciding import all_layers, lives
-from capsella.papers.mitterreiter2023.nets import GROWTH, net
+from capsella.papers.mitterreiter2023.nets import GROWTH, VARIANTS, net, variant
 from capsella.papers.paper import Gallery, Line, Plot, Trees
 from capsella.papers.readings import dig
 from capsella.papers.targets import read_targets
@@ -61,20 +61,34 @@ def _by_layer(evidence: Evidence, *, figures: Mapping[str, str], table: str) -> 
     """Return figures of every layer, ours and, of the first one, the printed ones."""
     if not evidence.has(_NET):
         return []
-    runs, lines = all_layers(evidence, _NET), []
-    for label, figure in figures.items():
-        columns = [[layers[k][figure] for layers in runs] for k in range(len(runs[0]))]
-        known = {k: values for k, values in enumerate(columns, 1) if None not in values}
-        if known:
-            means, places = tuple(map(statistics.fmean, known.values())), tuple(map(float, known))
-            lines.append(Line(label, places, means, _spread(list(known.values()))))
+    lines = [line for label, figure in figures.items() for line in _layers(evidence, _NET, label, figure)]
     first, figure = next(iter(figures.items()))
-    printed = {k: read_targets("mitterreiter2023").get(f"{table}/layer{k}-{figure}") for k in range(1, len(runs[0]) + 1)}
-    points = [
-        (float(k), target.value, target.std or 0.0) for k, target in printed.items() if target and target.value is not None
-    ]
+    return [*lines, *_printed(first, table, figure)]
+
+
+def _layers(evidence: Evidence, row: str, label: str, figure: str) -> list[Line]:
+    """Return a figure of every layer of a row's nets that has it; nothing where none has."""
+    runs = all_layers(evidence, row)
+    columns = {float(k + 1): [layers[k][figure] for layers in runs] for k in range(len(runs[0]))}
+    known = {k: values for k, values in columns.items() if None not in values}
+    if not known:
+        return []
+    return [Line(label, tuple(known), tuple(map(statistics.fmean, known.values())), _spread(list(known.values())))]
+
+
+def _printed(label: str, table: str, figure: str) -> list[Line]:
+    targets = read_targets("mitterreiter2023")
+    found = {float(k): targets.get(f"{table}/layer{k}-{figure}") for k in (1, 2, 3, 4, 5)}
+    points = [(k, target.value, target.std or 0.0) for k, target in found.items() if target and target.value is not None]
     places, values, spread = zip(*points, strict=True)
-    return [*lines, Line(first, places, values, spread, is_printed=True)]
+    return [Line(label, places, values, spread, is_printed=True)]
+
+
+def _variants(evidence: Evidence) -> list[Line]:
+    """Return the dynamics of the net as described and with one thing done otherwise."""
+    rows = {"as described": _NET, **{name: variant(name) for name in VARIANTS}}
+    lines = [line for name, row in rows.items() if evidence.has(row) for line in _layers(evidence, row, name, "dys")]
+    return [*lines, *_printed("as described", "table1", "dys")] if lines else []
 
 
 def _over_training(evidence: Evidence, *, figure: str, row: str = _NET) -> list[Line]:
@@ -134,6 +148,14 @@ PLOTS: tuple[Plot | Gallery | Trees, ...] = (
             is_counted=True,
         )
         for key, table, title, figures in _BY_LAYER
+    ),
+    Plot(
+        "variants-dynamics",
+        "Routing dynamics by layer, with one thing done otherwise",
+        "layer",
+        "live targets",
+        _variants,
+        is_counted=True,
     ),
     *(Trees(f"{key}-trees", title, part, _trees) for key, title, part in _TREES),
     *(
