@@ -210,6 +210,7 @@ LIVELY = {net("uniform", 8): measured(accuracy=0.7)}
         ("fewer-active", with_layer(4, cas=6.0)),
         ("deader", with_layer(4, cdr=0.5)),
         ("classes-live", with_layer(5, cds=1)),
+        ("classes-live", {net("agreement", 8): measured([layer(), layer(), layer(10, 10)])}),
         ("too-few", with_layer(4, cds=6)),
         ("static", with_layer(3, dys=2.2)),
         ("last-most", with_layer(4, dyr=0.29)),
@@ -236,6 +237,7 @@ def test_uniform_couplings_may_do_worse_on_photographs() -> None:
     ("name", "changed"),
     [
         ("never-back", lived(deaths=0, first_dead=0)),
+        ("starves", {NET: measured([layer(cds=8, weight_gradients=[0.0] * 16)] * 5)}),
         ("starves", {NET: measured([layer(weight_gradients=[0.1] * 16)] * 5)}),
         ("photographs-worse", {photographs(): measured()}),
         ("uniform-better", {net("uniform", depth): measured(accuracy=0.805) for depth in DEPTHS}),

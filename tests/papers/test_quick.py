@@ -100,7 +100,6 @@ def test_the_short_version_of_peer2022_shows_its_directions(tmp_path: Path, monk
 SHOWN_OF_MITTERREITER2023 = [
     "Deeper nets have more dead capsules (here: the share of hidden ones, 3 to 8 layers).",
     "In all hidden layers the correlation of activations falls with every kind of growing change of view.",
-    "Class capsules, which the loss holds, do not die.",
     "Routing out of layers 2 and 3 is almost static (here: fewer than 2 live targets).",
     "Nets with uniform couplings classify affine digits better at the depths where nets of both routings learn at all.",
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections.abc import Mapping
+from typing import Any
 
 from capsella.papers.mitterreiter2023.deciding import all_layers, lives, mean_of_layer, span_of
 from capsella.papers.mitterreiter2023.nets import CLASSES, DEPTHS, net
@@ -36,9 +38,9 @@ def _always_active(evidence: Evidence) -> tuple[bool | None, str]:
     return min(rates) >= _ALWAYS, f"of the primary capsules {span_of(rates, '.1%')} are active in an image"
 
 
-def correlation(layer: dict[str, object], view: str, amount: float, what: str = "correlation") -> float:
+def correlation(layer: Mapping[str, Any], view: str, amount: float, what: str = "correlation") -> float:
     """Return the correlation of a layer's capsules with those of a changed view, or what chance alone gives."""
-    rows = layer["viewpoint"][view]  # type: ignore[index]
+    rows = layer["viewpoint"][view]
     found: float = rows[what][rows["amount"].index(amount)]
     return found
 
@@ -102,8 +104,9 @@ def _deader_nets(evidence: Evidence) -> tuple[bool | None, str]:
 
 
 def _classes_live(evidence: Evidence) -> tuple[bool | None, str]:
-    dead = evidence.values(_NET, "cds5")
-    return max(dead) == 0, f"dead class capsules: {span_of(dead, '.0f')}"
+    dead = {depth: [layers[-1]["cds"] for layers in all_layers(evidence, net("agreement", depth))] for depth in DEPTHS}
+    says = ", ".join(f"{span_of(counts, '.0f')} with {depth} layers" for depth, counts in dead.items())
+    return not any(map(max, dead.values())), f"dead class capsules: {says}"
 
 
 def _too_few(evidence: Evidence) -> tuple[bool | None, str]:
@@ -118,9 +121,11 @@ def _starves(evidence: Evidence) -> tuple[bool | None, str]:
         for layer in layers[1:-1]:
             for is_dead, gradient in zip(layer["dead"], layer["weight_gradients"], strict=True):
                 (dead if is_dead else alive).append(gradient)
-    if not dead or not alive:
-        return None, "there is no dead capsule to ask about" if not dead else "there is no live capsule"
-    share = statistics.fmean(dead) / statistics.fmean(alive) if any(alive) else float("nan")
+    if not dead:
+        return None, "there is no dead capsule to ask about"
+    if not any(alive):
+        return None, "no capsule is reached by the loss"
+    share = statistics.fmean(dead) / statistics.fmean(alive)
     return share < _STARVED, f"gradient of a dead capsule's weights: {share:.1%} of that of a live one's"
 
 
@@ -180,9 +185,9 @@ CLAIMS = (
     ),
     Claim(
         "mitterreiter2023/classes-live",
-        "Class capsules, which the loss holds, do not die.",
+        f"Class capsules, which the loss holds, do not die ({DEPTHS[0]} to {DEPTHS[-1]} layers).",
         "section 4.3, theorem 1",
-        (_NET,),
+        tuple(net("agreement", depth) for depth in DEPTHS),
         _classes_live,
     ),
     Claim(
