@@ -152,7 +152,9 @@ def test_what_is_evaluated_on_never_changes(name: str) -> None:
         assert torch.equal(data.batch(slice(None), epoch=epoch, seed=seed).images, first)
 
 
-@pytest.mark.parametrize(("name", "side"), [("none", 28), ("shift", 28), ("affine", 28), ("affnist", 40), ("sabour_cifar", 24)])
+@pytest.mark.parametrize(
+    ("name", "side"), [("none", 28), ("shift", 28), ("mirror_shift", 28), ("affine", 28), ("affnist", 40), ("sabour_cifar", 24)]
+)
 def test_what_is_evaluated_on_is_not_augmented(name: str, side: int) -> None:
     data = sets()[f"evaluate {name}"]
     expected = centre(data.images, (side, side))

@@ -25,6 +25,7 @@ from capsella.data.augment import (
     AFFNIST_MITTERREITER,
     AUGMENTATIONS,
     Affine,
+    MirrorShift,
     Place,
     SabourCifar,
     Shift,
@@ -180,6 +181,21 @@ def test_a_crop_by_hand() -> None:
         cut = cut + float(2 * light[b] - 1) * 63
         mean = cut.mean(axis=(1, 2), keepdims=True)
         np.testing.assert_allclose(found[b], (cut - mean) * float(0.2 + 1.6 * stretch[b]) + mean, rtol=0, atol=1e-3)
+
+
+def test_half_of_the_images_are_mirrored_and_all_are_moved_evenly() -> None:
+    images = torch.zeros(SOME, 1, 15, 15, dtype=torch.uint8)
+    # a mark in the middle says where an image went, its neighbour which way it looks.
+    images[:, 0, 7, 7], images[:, 0, 7, 8] = 2, 1
+    moved = MirrorShift(4)(images, many(SOME))
+    assert moved.shape == images.shape
+    row, column = (moved[:, 0] == 2).nonzero()[:, 1:].T
+    assert sorted(set(row.tolist())) == sorted(set(column.tolist())) == list(range(3, 12))
+    looks_left = moved[torch.arange(SOME), 0, row, column - 1] == 1
+    looks_right = moved[torch.arange(SOME), 0, row, column + 1] == 1
+    assert bool((looks_left ^ looks_right).all())
+    assert abs(float(looks_left.float().mean()) - 0.5) < 5 * 0.5 / SOME**0.5
+    assert MirrorShift(4)(images, None) is images
 
 
 @pytest.mark.parametrize("value", [None, Shift(3), "none"])

@@ -121,3 +121,26 @@ def test_the_short_version_of_peer2022_shows_its_directions(tmp_path: Path, monk
         assert f"| holds | {text} |" in page
     again = capsella("reproduce", "peer2022", "--quick", "--out", str(tmp_path / "out"))
     assert "all 66 runs are recorded" in again.stdout
+
+
+SHOWN_OF_MITTERREITER2023 = [
+    "Deeper nets have more dead capsules (here: the share of hidden ones, 3 to 8 layers).",
+    "In all hidden layers the correlation of activations falls with every kind of growing change of view.",
+    "Routing out of layers 2 and 3 is almost static (here: fewer than 2 live targets).",
+    "Nets with uniform couplings classify affine digits better at the depths where nets of both routings learn at all.",
+]
+
+
+@pytest.mark.paper
+@pytest.mark.timeout(1800)
+def test_the_short_version_of_mitterreiter2023_shows_its_directions(tmp_path: Path) -> None:
+    if "CAPSELLA_DATA" not in os.environ:
+        pytest.skip("needs MNIST; CAPSELLA_DATA names its folder")
+    done = capsella("reproduce", "mitterreiter2023", "--quick", "--out", str(tmp_path / "out"), seconds=1500)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "out" / "mitterreiter2023").glob("*/*/quick-seed-0.json"))) == 10
+    page = (tmp_path / "out" / "mitterreiter2023" / "README.md").read_text()
+    for text in SHOWN_OF_MITTERREITER2023:
+        assert f"| holds | {text} |" in page
+    for name in ("figure2-trees", "figure3-mean-trees", "figure4-rotation", "training-dead", "table3-parameters-n"):
+        assert f"](plots/{name}.svg)" in page

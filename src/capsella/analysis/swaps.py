@@ -124,6 +124,8 @@ def route_with(layer: RoutingLayer, poses: Tensor, activations: Tensor | None, c
         return em_given(votes, below, couplings=couplings, bias=layer.bias, **learned, **layer.options)
     kind = layer.squash or "none"
     result = R.trainable(votes, couplings=couplings, bias=layer.bias, squash="none" if layer.relu == "before" else kind)
+    if layer.residual:
+        return layer.with_residual(poses, result)
     if layer.relu == "none":
         return result
     above = result.poses.relu()

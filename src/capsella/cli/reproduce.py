@@ -103,11 +103,6 @@ def reproduce(
             if import_ is None and export is None:
                 tables.show_papers(console(), store, quick=quick)
             return
-        if not chosen.recipes:
-            raise ValueError(
-                f"{chosen.paper.name} has no experiments here yet, only its {len(chosen.paper.targets)} printed numbers; "
-                "capsella reproduce lists what there is"
-            )
         if status:
             tables.show_status(console(), chosen, store, quick=quick, seeds=seeds)
             if export is not None:

@@ -39,12 +39,12 @@ def show_papers(terminal: Console, store: Store, *, quick: bool) -> None:
     grid = _grid("Papers", ("paper", "title", "printed numbers", "rows", "rows run", "runs", "device minutes"), left=2)
     for name in PAPERS:
         paper = get_paper(name)
-        results = current(paper, store, quick=quick) if paper.recipes else []
+        results = current(paper, store, quick=quick)
         grid.add_row(
             name,
             paper.title,
             f"{len(paper.targets)}",
-            f"{len(paper.recipes)}" if paper.recipes else "not yet",
+            f"{len(paper.recipes)}",
             f"{len({result.recipe for result in results})}",
             f"{len(results)}",
             _minutes(results),

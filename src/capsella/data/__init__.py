@@ -1,7 +1,7 @@
 """Data sets: found or fetched, checked, split by name, and drawn in batches on the device that trains."""
 
 from capsella.data import affnist, cifar, digits, folder, multimnist, sign, smallnorb, svhn
-from capsella.data.augment import Affine, Augmentation, Place, SabourCifar, Shift
+from capsella.data.augment import Affine, Augmentation, MirrorShift, Place, SabourCifar, Shift
 from capsella.data.base import Batch, Batches, ImageData
 from capsella.data.draws import Draws, Order
 from capsella.data.places import Places, cache_folder
@@ -19,6 +19,7 @@ __all__ = [
     "DataError",
     "Draws",
     "ImageData",
+    "MirrorShift",
     "Order",
     "Place",
     "Places",

@@ -65,6 +65,32 @@ class Shift:
 
 
 @dataclass(frozen=True)
+class MirrorShift:
+    """Mirror each image or not, by chance, and move it by up to ``pixels``: padded, and cropped to its size again.
+
+    Usual for CIFAR-10; mitterreiter2023's notebook has it.
+    """
+
+    pixels: int = 4
+
+    def __post_init__(self) -> None:
+        check_count("pixels", self.pixels, least=0)
+
+    def __call__(self, images: Tensor, draws: Draws | None) -> Tensor:
+        """Mirror and move a batch."""
+        if draws is None:
+            return images
+        count = 2 * self.pixels + 1
+        top, left, mirrored = draws.integers("mirror and shift", count, count, 2)
+        size = (images.shape[2], images.shape[3])
+        return flip(window(images, top - self.pixels, left - self.pixels, size), mirrored == 1)
+
+    def size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return ``size``."""
+        return size
+
+
+@dataclass(frozen=True)
 class Place:
     """Put each image at a random place on a larger, empty canvas.
 
@@ -227,6 +253,7 @@ AFFNIST_LITERAL = Affine(rotation=20, shear=45, shear_degrees=True, scale=(0.8, 
 AUGMENTATIONS: dict[str, Augmentation | None] = {
     "none": None,
     "shift": Shift(2),
+    "mirror_shift": MirrorShift(4),
     "affine": Affine(rotation=8, shear=15, shear_degrees=True, scale=(0.9, 1.1), mode="nearest"),
     "affnist": AFFNIST,
     "sabour_cifar": SabourCifar(24),

@@ -19,7 +19,7 @@ from capsella.nn.stem import ImageConv2d
 
 
 def capsule_stack(
-    capsules: Sequence[int], dim: Sequence[int], *, routing: str, bias: bool | str, **options: Any
+    capsules: Sequence[int], dim: Sequence[int], *, routing: str, bias: bool | str, residual: bool = False, **options: Any
 ) -> list[RoutingLayer]:
     """Return one fully connected layer for each neighbouring pair of sizes.
 
@@ -28,6 +28,7 @@ def capsule_stack(
         dim: of a capsule of each layer.
         routing: of every layer.
         bias: True or False for every layer; ``"last"``: of the class layer alone.
+        residual: of every layer with as many capsules as the one below, of the same size.
         **options: further options of every layer.
     """
     # by type: 1 equals True, and is no answer to this question.
@@ -36,7 +37,7 @@ def capsule_stack(
     pairs = list(itertools.pairwise(zip(capsules, dim, strict=True)))
     has_bias = [bias is True] * (len(pairs) - 1) + [bias is not False]
     return [
-        CapsuleLinear(*below, *above, routing=routing, bias=has, **options)
+        CapsuleLinear(*below, *above, routing=routing, bias=has, residual=residual and below == above, **options)
         for (below, above), has in zip(pairs, has_bias, strict=True)
     ]
 
@@ -112,6 +113,7 @@ def parse_capsnet(
     squash: str = "exp",
     reconstruction: str = "conditional",
     backbone: str = "affnist",
+    residual: bool = False,
 ) -> CapsuleNet:
     """Build mitterreiter2023's net: a backbone whose last, depthwise convolution covers the map, then capsule layers.
 
@@ -127,7 +129,8 @@ def parse_capsnet(
         num_iters: of a routing that iterates; its default, 3, if None.
         squash: of every layer that has one.
         reconstruction: ``"conditional"``, ``"normal"`` or ``"none"``.
-        backbone: ``"affnist"`` or ``"cifar10"``.
+        backbone: ``"affnist"`` or ``"cifar10"``; ``"small"`` is for quick runs on a CPU.
+        residual: squash(u + v) in the place of v, where the layer below has as many capsules of the same size.
     """
     sizes = [16, 16, 16, 16, num_classes] if capsules is None else list(capsules)
     layer_dims = [dim] * len(sizes) if isinstance(dim, int) else list(dim)
@@ -138,9 +141,8 @@ def parse_capsnet(
         raise ValueError(f"capsules={tuple(sizes)} is no stack that ends in num_classes={num_classes}; expected (n, …, J)")
     if len(layer_dims) != len(sizes):
         raise ValueError(f"dim={tuple(layer_dims)} has {len(layer_dims)} values; expected one for each of {len(sizes)} layers")
-    check_choice("backbone", backbone, ("affnist", "cifar10"))
-    make = _affnist_backbone if backbone == "affnist" else _cifar10_backbone
-    trunk, channels, left = make(in_channels, sizes[0] * layer_dims[0], image_size)
+    check_choice("backbone", backbone, tuple(_BACKBONES))
+    trunk, channels, left = _BACKBONES[backbone](in_channels, sizes[0] * layer_dims[0], image_size)
     image_shape = (in_channels, *image_size)
     options = routing_options(routing, squash=squash, num_iters=num_iters)
     if prior or (prior is None and "prior" in R.get(routing).optional):
@@ -150,19 +152,28 @@ def parse_capsnet(
         num_classes,
         trunk=trunk,
         primary=PrimaryCapsules(channels, sizes[0], layer_dims[0], kernel_size=left, groups=channels, squash=squash),
-        layers=capsule_stack(sizes, layer_dims, routing=routing, bias=bias, **options),
+        layers=capsule_stack(sizes, layer_dims, routing=routing, bias=bias, residual=residual, **options),
         decoder=make_decoder(reconstruction, num_classes, layer_dims[-1], image_shape),
     )
 
 
 def _affnist_backbone(in_channels: int, channels: int, image_size: Size) -> tuple[nn.Module, int, Size]:
     """Return the convolutions before the depthwise one, their channels and the map that they leave."""
-    layers: list[nn.Module] = []
     plan = [(in_channels, 32, Window(5)), (32, 64, Window(3)), (64, 128, Window(3)), (128, channels, Window(3, 2))]
+    return _convolutions(plan, image_size)
+
+
+def _small_backbone(in_channels: int, channels: int, image_size: Size) -> tuple[nn.Module, int, Size]:
+    plan = [(in_channels, 16, Window(5, 2)), (16, 32, Window(3, 2)), (32, channels, Window(3, 2))]
+    return _convolutions(plan, image_size)
+
+
+def _convolutions(plan: Sequence[tuple[int, int, Window]], image_size: Size) -> tuple[nn.Module, int, Size]:
+    layers: list[nn.Module] = []
     for below, above, window in plan:
         make = nn.Conv2d if layers else ImageConv2d
         layers += [make(below, above, window.kernel, window.stride), nn.ReLU(), nn.BatchNorm2d(above)]
-    return nn.Sequential(*layers), channels, output_size(image_size, [w for *_, w in plan])
+    return nn.Sequential(*layers), plan[-1][1], output_size(image_size, [w for *_, w in plan])
 
 
 def _cifar10_backbone(in_channels: int, channels: int, image_size: Size) -> tuple[nn.Module, int, Size]:
@@ -172,3 +183,6 @@ def _cifar10_backbone(in_channels: int, channels: int, image_size: Size) -> tupl
         make = nn.Conv2d if layers else ImageConv2d
         layers += [make(below, above, window.kernel, window.stride), nn.BatchNorm2d(above), nn.ReLU()]
     return nn.Sequential(*layers), channels, output_size(image_size, [w for *_, w in plan])
+
+
+_BACKBONES = {"affnist": _affnist_backbone, "cifar10": _cifar10_backbone, "small": _small_backbone}

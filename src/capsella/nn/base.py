@@ -37,6 +37,7 @@ class RoutingLayer(nn.Module):
         rows: R, for poses that are matrices of R rows.
         squash: kind of squash; the algorithm's own if None.
         relu: ``"none"``, ``"before"`` or ``"after"`` the squash (chen2019); only for routing without iterations.
+        residual: add the lower capsules to the routed ones, as many and as long, and squash the sum.
         impl: implementation of the routing.
         positions: (rows, columns) of a convolution's windows, where each learns couplings of its own.
         options: further options of the algorithm.
@@ -59,12 +60,13 @@ class RoutingLayer(nn.Module):
         impl: str,
         positions: tuple[int, int] | None,
         options: dict[str, Any],
+        residual: bool = False,
     ) -> None:
         super().__init__()
         sizes = {"in_capsules": in_capsules, "in_dim": in_dim, "out_capsules": out_capsules, "out_dim": out_dim}
         for name, value in sizes.items():
             check_count(name, value)
-        for name, flag in (("bias", bias), ("prior", prior), ("shared", shared)):
+        for name, flag in (("bias", bias), ("prior", prior), ("shared", shared), ("residual", residual)):
             check_flag(name, flag)
         check_count("rows", rows)
         for name in ("in_dim", "out_dim"):
@@ -81,6 +83,8 @@ class RoutingLayer(nn.Module):
             check_count("num_iters", options["num_iters"])
         self._check_relu()
         self.squash = self._check_squash(squash)
+        self.residual = residual
+        self._check_residual()
 
         self.weight = nn.Parameter(torch.empty(1 if shared else in_capsules, out_capsules, in_dim // rows, out_dim // rows))
         self.bias = nn.Parameter(torch.empty(out_capsules, out_dim)) if bias else None
@@ -118,8 +122,14 @@ class RoutingLayer(nn.Module):
         """Show sizes and routing."""
         shown: dict[str, Any] = {"routing": self.routing, "bias": self.bias is not None, "squash": self.squash}
         # what is seldom asked for is only shown where it is.
-        rare = {"prior": "prior" in self.learned, "shared": self.shared, "rows": self.rows, "relu": self.relu}
-        usual = {"prior": False, "shared": False, "rows": 1, "relu": "none"}
+        rare = {
+            "prior": "prior" in self.learned,
+            "shared": self.shared,
+            "rows": self.rows,
+            "relu": self.relu,
+            "residual": self.residual,
+        }
+        usual = {"prior": False, "shared": False, "rows": 1, "relu": "none", "residual": False}
         shown |= {key: value for key, value in rare.items() if value != usual[key]} | self.options
         sizes = f"{self.in_capsules}×{self.in_dim} -> {self.out_capsules}×{self.out_dim}"
         return ", ".join([sizes, *(f"{key}={value!r}" for key, value in shown.items())])
@@ -135,12 +145,27 @@ class RoutingLayer(nn.Module):
             for name in self.learned
         }
 
+    def with_residual(self, poses: Tensor, result: Routed) -> Routed:
+        """Add the lower capsules [B, I, P] to what was routed from them, and squash the sum."""
+        above = apply_squash(poses + result.poses, kind=self.squash or "none")
+        return replace(result, poses=above, activations=length(above))
+
     def _check_relu(self) -> None:
         check_choice("relu", self.relu, ("none", "before", "after"))
         if self.relu != "none" and self.algorithm.is_iterative:
             raise ValueError(
                 f"relu={self.relu!r} does not go with routing={self.algorithm.name!r}, which squashes in every iteration"
             )
+
+    def _check_residual(self) -> None:
+        if not self.residual:
+            return
+        if (self.in_capsules, self.in_dim) != (self.out_capsules, self.out_dim):
+            sizes = f"{self.in_capsules}×{self.in_dim} -> {self.out_capsules}×{self.out_dim}"
+            raise ValueError(f"residual=True does not go with {sizes}; expected as many capsules of the same size")
+        if self.squash is None or self.algorithm.own_step or self.relu != "none":
+            what = f"routing={self.algorithm.name!r}, relu={self.relu!r}"
+            raise ValueError(f"residual=True does not go with {what}; expected a routing that squashes, and no ReLU")
 
     def _check_squash(self, squash: str | None) -> str | None:
         """Return the kind of squash, the algorithm's default spelled out; None for EM, which has none."""
@@ -165,6 +190,8 @@ class RoutingLayer(nn.Module):
         if self.squash is not None:
             options["squash"] = "none" if self.relu == "before" else self.squash
         result = R.vote_and_route(self.algorithm.name, poses, self.weight, rows=self.rows, impl=self.impl, **options)
+        if self.residual:
+            return self.with_residual(poses, result)
         if self.relu == "none":
             return result
         above = result.poses.relu()

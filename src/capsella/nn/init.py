@@ -169,8 +169,9 @@ class LayerScale:
 def length_preserving_(model: nn.Module, images: Tensor, length: float = 0.5) -> list[LayerScale]:
     """Rescale each routing layer's weights, lowest first, until its capsules have mean length ``length`` on one batch.
 
-    Layers with activations of their own (EM) are left alone, which the report and the log say. The model runs in the mode
-    it is in: a net with batch normalisation that is about to be trained should be in training mode.
+    Layers with activations of their own (EM) are left alone, which the report and the log say. In residual layers it is what
+    they route that gets the length. The model runs in the mode it is in: a net with batch normalisation that is about to be
+    trained should be in training mode.
 
     Args:
         model: any module that takes ``images`` and contains capsule layers; changed in place.
@@ -236,7 +237,12 @@ def _rescale(model: nn.Module, images: Tensor, name: str, layer: RoutingLayer, l
 
     def mean_length(scale: float) -> float:
         layer.weight.copy_(weight * scale)
-        return float(layer(*args, **kwargs).activations.double().mean())
+        # what is routed has this length, whatever of the lower capsules is added to it.
+        has_residual, layer.residual = layer.residual, False
+        try:
+            return float(layer(*args, **kwargs).activations.double().mean())
+        finally:
+            layer.residual = has_residual
 
     before = mean_length(1.0)
     if not math.isfinite(before):

@@ -29,6 +29,7 @@ class CapsuleLinear(RoutingLayer):
         rows: for poses that are matrices of so many rows, multiplied from the right.
         squash: kind of squash; the algorithm's own if None.
         relu: ``"none"``, ``"before"`` or ``"after"`` the squash (chen2019); only for routing without iterations.
+        residual: add the lower capsules to the routed ones, as many and as long, and squash the sum.
         impl: implementation of the routing, ``"auto"`` lets the dispatcher choose.
         **options: further options of the algorithm, such as ``num_iters``.
 
@@ -57,6 +58,7 @@ class CapsuleLinear(RoutingLayer):
         rows: int = 1,
         squash: str | None = None,
         relu: str = "none",
+        residual: bool = False,
         impl: str = "auto",
         **options: Any,
     ) -> None:
@@ -72,6 +74,7 @@ class CapsuleLinear(RoutingLayer):
             rows=rows,
             squash=squash,
             relu=relu,
+            residual=residual,
             impl=impl,
             positions=None,
             options=options,

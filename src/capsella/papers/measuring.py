@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from capsella import routing
-from capsella.data import ImageData
+from capsella.data import ImageData, load_data
 from capsella.errors import DataError
 from capsella.train.plan import Plan
 from capsella.train.processes import accelerator
@@ -24,6 +24,20 @@ MEASURED = "measured.json"
 
 Measure = Callable[[Run, Mapping[str, ImageData | None], torch.device], Mapping[str, Any]]
 """Takes a run, its data by their part in it, and the device that the network is on; returns what JSON can hold."""
+
+
+def needing(wanted: Callable[[Plan], tuple[str, ...]]) -> Callable[[Measure], Measure]:
+    """Say which data a measure needs beside the run's own; their test images are among ``splits``, by name.
+
+    Args:
+        wanted: names of data sets for a plan.
+    """
+
+    def mark(measure: Measure) -> Measure:
+        vars(measure)["wanted"] = wanted
+        return measure
+
+    return mark
 
 
 def measure_by_name(name: str) -> Measure:
@@ -48,6 +62,8 @@ def measure(folder: Path, names: tuple[str, ...], root: str | None) -> dict[str,
         run = Run.load(folder)
         plan = Plan.of(run.config["plan"])
         splits = plan.load(root)
+        further = {each for name in missing for each in vars(measure_by_name(name)).get("wanted", _nothing)(plan)}
+        splits |= {each: load_data(each, split="test", root=root) for each in sorted(further)}
         device = torch.device(accelerator(plan.train.device))
         # a network that is built draws weights, and other runs may go on in this process; on a GPU kernels of another precision
         # than the training's would have to be compiled for a few batches.
@@ -56,6 +72,10 @@ def measure(folder: Path, names: tuple[str, ...], root: str | None) -> dict[str,
             found |= {name: as_json(dict(measure_by_name(name)(run, splits, device))) for name in missing}
         write_json(path, found)
     return found
+
+
+def _nothing(plan: Plan) -> tuple[str, ...]:
+    return ()
 
 
 def _read(path: Path) -> dict[str, Any]:

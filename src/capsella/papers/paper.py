@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -143,6 +142,27 @@ class Gallery:
 
 
 @dataclass(frozen=True)
+class Trees:
+    """Parse trees that results give.
+
+    Attributes:
+        key: as of a ``Plot``.
+        title: what it shows, in a sentence.
+        part: ``"image"``: the tree of one image; ``"pair"``: those of one image as it is and turned; ``"mean"`` or ``"std"``:
+            over many images.
+        record: from the evidence, what ``analysis.pictures.pictures_of`` made, its images packed; None of what has not run.
+    """
+
+    key: str
+    title: str
+    part: str
+    record: Callable[[Evidence], Mapping[str, Any] | None]
+
+    def __post_init__(self) -> None:
+        check_choice("part", self.part, ("image", "pair", "mean", "std"))
+
+
+@dataclass(frozen=True)
 class Paper:
     """Everything that is run and said of one paper.
 
@@ -166,7 +186,7 @@ class Paper:
     recipes: tuple[Recipe, ...] = ()
     tables: tuple[Table, ...] = ()
     summaries: tuple[Summary, ...] = ()
-    plots: tuple[Plot | Gallery, ...] = ()
+    plots: tuple[Plot | Gallery | Trees, ...] = ()
     claims: tuple[Claim, ...] = ()
     facts: Mapping[str, Fact] = field(default_factory=dict)
     remarks: Mapping[str, str] = field(default_factory=dict)
@@ -196,12 +216,9 @@ class Paper:
 
 
 def get_paper(name: str) -> Paper:
-    """Return a paper by name; one whose experiments are not written yet has its printed numbers alone."""
+    """Return a paper by name."""
     check_choice("paper", name, PAPERS)
-    module = f"capsella.papers.{name}.recipes"
-    if importlib.util.find_spec(module) is None:
-        return Paper(name, TITLES[name])
-    found: Paper = importlib.import_module(module).PAPER
+    found: Paper = importlib.import_module(f"capsella.papers.{name}.recipes").PAPER
     return found
 
 

@@ -11,6 +11,21 @@ from capsella.papers.results import Result
 
 LEARNS = 2.0
 """A net has begun to learn once it is right so many times as often as guessing would be."""
+LAYER_FIGURES = {
+    "alive": ("Capsules alive", "count"),
+    "dyr": ("Rate of routing dynamics, among the living", "ratio"),
+    "dys": ("Routing dynamics in live targets", "count"),
+    "dyr_literal": ("Rate of routing dynamics, among all", "ratio"),
+    "dys_literal": ("Routing dynamics in targets, dead or not", "count"),
+    "cnm": ("Mean length of a capsule", "ratio"),
+    "cns": ("Sum of the capsules' lengths", "count"),
+    "car": ("Share of the capsules that are active", "ratio"),
+    "cas": ("Capsules that are active", "count"),
+    "cdr": ("Share of the capsules that are dead", "ratio"),
+    "cds": ("Capsules that are dead", "count"),
+}
+"""Figures of a capsule layer (mitterreiter2023), and their units."""
+
 # readings in a row: a lucky one is no start.
 _ROW = 4
 # of a training, and steps at the most: what counts as early.
@@ -90,6 +105,25 @@ def measured(*keys: str | int) -> Callable[[Result], float | None]:
         return None if found is None else float(found)
 
     return read
+
+
+def of_layer(number: int, figure: str) -> Callable[[Result], float | None]:
+    """Return what reads a figure of a capsule layer, counted from 1 (mitterreiter2023); ``alive``: not dead."""
+
+    def read(result: Result) -> float | None:
+        layer = dig(result.measured, "mitterreiter2023.dynamics", "layers", number - 1)
+        if layer is None:
+            return None
+        found = layer["capsules"] - layer["cds"] if figure == "alive" else layer.get(figure)
+        return None if found is None else float(found)
+
+    return read
+
+
+def dead_hidden(result: Result) -> float | None:
+    """Return the share of dead capsules among those between the primary and the class capsules (mitterreiter2023)."""
+    hidden = (dig(result.measured, "mitterreiter2023.dynamics", "layers") or [])[1:-1]
+    return sum(layer["cds"] for layer in hidden) / sum(layer["capsules"] for layer in hidden) if hidden else None
 
 
 def generated_early(result: Result) -> float | None:
@@ -202,6 +236,16 @@ READINGS: dict[str, Reading] = {
     "coupling_sum": Reading(
         measured("chen2019.couplings", "over_classes", "mean"), "Mean sum of a capsule's couplings over the classes", "ratio"
     ),
+    "affine": Reading(measured("mitterreiter2023.dynamics", "accuracy"), "Accuracy on the images that the net is diagnosed on"),
+    "dead_hidden": Reading(dead_hidden, "Share of the hidden capsules that are dead"),
+    "growth_n": Reading(
+        measured("mitterreiter2023.growth", "n", "exponents", "rba_seconds"), "Power of n by which the time grows", "ratio"
+    ),
+    **{
+        f"{figure}{number}": Reading(of_layer(number, figure), f"{says}, layer {number}", unit)
+        for number in (1, 2, 3, 4, 5)
+        for figure, (says, unit) in LAYER_FIGURES.items()
+    },
     "seconds": Reading(measured("yang2021.timing", "ours", "seconds"), "Time of 100 steps", "s"),
     "reference_seconds": Reading(measured("yang2021.timing", "reference", "seconds"), "Time of 100 steps", "s"),
 }

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capsella.papers.images import unpack
-from capsella.papers.paper import Gallery, Line, Paper, Plot
+from capsella.papers.paper import Gallery, Line, Paper, Plot, Trees
 from capsella.papers.results import Result
 from capsella.papers.verdicts import Evidence, Missing
 from capsella.report.page import render
 from capsella.report.paper_story import Answer, Story, tell
 from capsella.report.paper_tables import Sheet
+from capsella.report.paper_trees import trees_svg
 from capsella.report.plots import Series, as_file, curves, panels
 
 MARKDOWN, PAGE, PLOTS = "README.md", "page.html", "plots"
@@ -93,21 +94,28 @@ def _path(picture: Picture) -> str:
     return f"{PLOTS}/{picture.key}.svg"
 
 
-def _pictures(plots: Sequence[Plot | Gallery], evidence: Evidence) -> list[Picture]:
-    """Draw the plots that have lines and the galleries that have images."""
+def _pictures(plots: Sequence[Plot | Gallery | Trees], evidence: Evidence) -> list[Picture]:
+    """Draw the plots that have lines, the galleries that have images, and the trees."""
     titles = Counter(plot.title for plot in plots)
     found = []
     for plot in plots:
         # pictures of one page must differ in their labels, since their ids are made of them.
         label = plot.title if titles[plot.title] == 1 else f"{plot.title} ({plot.key})"
         try:
-            svg = _gallery(plot, evidence, label) if isinstance(plot, Gallery) else _curves(plot, evidence, label)
+            svg = _drawn(plot, evidence, label)
         except Missing as error:
             found.append(Picture(plot.key, label, "", f"Not drawn, for want of a figure of {error}: {label}."))
             continue
         if svg:
             found.append(Picture(plot.key, label, svg))
     return found
+
+
+def _drawn(plot: Plot | Gallery | Trees, evidence: Evidence, label: str) -> str:
+    if isinstance(plot, Trees):
+        record = plot.record(evidence)
+        return trees_svg(record, plot.part, label=label) if record else ""
+    return _gallery(plot, evidence, label) if isinstance(plot, Gallery) else _curves(plot, evidence, label)
 
 
 def _curves(plot: Plot, evidence: Evidence, label: str) -> str:

@@ -1,0 +1,209 @@
+"""What mitterreiter2023 says of capsules, decided by records; what is said of routing is in ``routes``."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from capsella.papers.mitterreiter2023.deciding import all_layers, lives, mean_of_layer, span_of
+from capsella.papers.mitterreiter2023.nets import CLASSES, DEPTHS, net
+from capsella.papers.mitterreiter2023.routes import ROUTES
+from capsella.papers.verdicts import Claim, Evidence, Missing
+
+_NET = net()
+_ALWAYS = 0.995
+"""What is printed as 1.00."""
+
+# a capsule that is as long in every view correlates by 1; what is less than this is seen in a figure.
+_INVARIANT = 0.99
+_LARGE = {"rotation": 90, "translation": 8, "shear": 60}
+_STARVED = 0.1
+_DEEPER = 0.05
+
+
+def _never_back(evidence: Evidence) -> tuple[bool | None, str]:
+    hidden = [layer for each in lives(evidence, _NET) for layer in each[1:-1]]
+    back = [layer["revivals"] for layer in hidden]
+    if any(each is None for each in back):
+        raise Missing(_NET)
+    died = sum((layer["first_dead"] or 0) + layer["deaths"] for layer in hidden)
+    says = f"of {died} deaths in hidden layers {sum(back)} came back, in {len(lives(evidence, _NET))} runs"
+    return (None if died == 0 else sum(back) == 0), says
+
+
+def _always_active(evidence: Evidence) -> tuple[bool | None, str]:
+    rates = evidence.values(_NET, "car1")
+    return min(rates) >= _ALWAYS, f"of the primary capsules {span_of(rates, '.1%')} are active in an image"
+
+
+def correlation(layer: Mapping[str, Any], view: str, amount: float, what: str = "correlation") -> float:
+    """Return the correlation of a layer's capsules with those of a changed view, or what chance alone gives."""
+    rows = layer["viewpoint"][view]
+    found: float = rows[what][rows["amount"].index(amount)]
+    return found
+
+
+def _primary_moves(evidence: Evidence) -> tuple[bool | None, str]:
+    first = [layers[0] for layers in all_layers(evidence, _NET)]
+    found = {view: statistics.fmean(correlation(layer, view, most) for layer in first) for view, most in _LARGE.items()}
+    says = ", ".join(f"{view} by {_LARGE[view]} {value:.4f}" for view, value in found.items())
+    return min(found.values()) < _INVARIANT, f"correlation of the primary capsules with those of a changed view: {says}"
+
+
+def _beyond_chance(evidence: Evidence) -> tuple[bool | None, str]:
+    """Compare what is left of invariance with what lengths that know nothing of the image would have."""
+    shares = []
+    for layers in all_layers(evidence, _NET):
+        for view, most in _LARGE.items():
+            seen, chance = (correlation(layers[0], view, most, what) for what in ("correlation", "chance"))
+            if chance < 1:
+                shares.append((seen - chance) / (1 - chance))
+    if not shares:
+        raise Missing(_NET)
+    mean = statistics.fmean(shares)
+    return mean < 0.5, f"of what lies between chance and full invariance, {mean:.0%} is left under large changes of view"
+
+
+def _falls(evidence: Evidence) -> tuple[bool | None, str]:
+    pairs = []
+    for layers in all_layers(evidence, _NET):
+        for layer in layers[1:-1]:
+            for view in _LARGE:
+                # nothing is known of layers whose capsules are all zero.
+                values = [value for value in layer["viewpoint"][view]["correlation"] if value is not None]
+                if not values:
+                    continue
+                # a full turn half undoes itself: the weakest of the larger half beside the weakest amount.
+                pairs.append(min(values[len(values) // 2 :]) < values[0])
+    if not pairs:
+        raise Missing(_NET)
+    return all(pairs), f"in {sum(pairs)} of {len(pairs)} hidden layers and changes of view it falls"
+
+
+def _fewer_active(evidence: Evidence) -> tuple[bool | None, str]:
+    sums = [mean_of_layer(evidence, _NET, number, "cas") for number in (1, 2, 3, 4)]
+    falls = all(above < below for below, above in itertools.pairwise(sums))
+    return falls, f"active capsules in layers 1 to 4: {', '.join(f'{value:.2f}' for value in sums)}"
+
+
+def _deader_layers(evidence: Evidence) -> tuple[bool | None, str]:
+    rates = [mean_of_layer(evidence, _NET, number, "cdr") for number in (1, 2, 3, 4)]
+    says = f"dead in layers 1 to 4: {', '.join(f'{value:.0%}' for value in rates)}"
+    return all(above > below for below, above in itertools.pairwise(rates)), says
+
+
+def _deader_nets(evidence: Evidence) -> tuple[bool | None, str]:
+    rates = {depth: evidence.mean(net("agreement", depth), "dead_hidden") for depth in DEPTHS}
+    says = ", ".join(f"{rate:.0%} with {depth} layers" for depth, rate in rates.items())
+    shares = list(rates.values())
+    rise = shares[-1] - shares[0]
+    verdict = None if abs(rise) < _DEEPER else rise > 0 and shares == sorted(shares)
+    return verdict, f"dead capsules of the hidden layers: {says}"
+
+
+def _classes_live(evidence: Evidence) -> tuple[bool | None, str]:
+    dead = {depth: [layers[-1]["cds"] for layers in all_layers(evidence, net("agreement", depth))] for depth in DEPTHS}
+    says = ", ".join(f"{span_of(counts, '.0f')} with {depth} layers" for depth, counts in dead.items())
+    return not any(map(max, dead.values())), f"dead class capsules: {says}"
+
+
+def _too_few(evidence: Evidence) -> tuple[bool | None, str]:
+    alive = evidence.values(_NET, "alive4")
+    return statistics.fmean(alive) < CLASSES, f"{span_of(alive, '.0f')} capsules of layer 4 are alive, for {CLASSES} classes"
+
+
+def _starves(evidence: Evidence) -> tuple[bool | None, str]:
+    dead: list[float] = []
+    alive: list[float] = []
+    for layers in all_layers(evidence, _NET):
+        for layer in layers[1:-1]:
+            for is_dead, gradient in zip(layer["dead"], layer["weight_gradients"], strict=True):
+                (dead if is_dead else alive).append(gradient)
+    if not dead:
+        return None, "there is no dead capsule to ask about"
+    if not any(alive):
+        return None, "no capsule is reached by the loss"
+    share = statistics.fmean(dead) / statistics.fmean(alive)
+    return share < _STARVED, f"gradient of a dead capsule's weights: {share:.1%} of that of a live one's"
+
+
+CLAIMS = (
+    Claim(
+        "mitterreiter2023/never-back",
+        "A hidden capsule that has died never becomes active again.",
+        "section 4.3",
+        (_NET,),
+        _never_back,
+        is_long=True,
+    ),
+    Claim(
+        "mitterreiter2023/starves",
+        f"Gradients do not reach a dead capsule (here: under {_STARVED:.0%} of those of a live one's weights).",
+        "section 4.3, theorem 2",
+        (_NET,),
+        _starves,
+        is_long=True,
+    ),
+    Claim("mitterreiter2023/always-active", "All primary capsules are always active.", "section 4.3", (_NET,), _always_active),
+    Claim(
+        "mitterreiter2023/primary-views",
+        f"Primary capsules are not viewpoint-invariant (here: a correlation under {_INVARIANT} under large changes).",
+        "section 4.2, Figure 4",
+        (_NET,),
+        _primary_moves,
+    ),
+    Claim(
+        "mitterreiter2023/views",
+        "In all hidden layers the correlation of activations falls with every kind of growing change of view.",
+        "section 4.2, Figure 4",
+        (_NET,),
+        _falls,
+    ),
+    Claim(
+        "mitterreiter2023/fewer-active",
+        "The number of active capsules falls from layer to layer up to the last hidden one.",
+        "section 4.3, Table 2",
+        (_NET,),
+        _fewer_active,
+    ),
+    Claim(
+        "mitterreiter2023/deader",
+        "The share of dead capsules grows from layer to layer up to the last hidden one.",
+        "section 4.3, Table 2",
+        (_NET,),
+        _deader_layers,
+        is_long=True,
+    ),
+    Claim(
+        "mitterreiter2023/deader-nets",
+        f"Deeper nets have more dead capsules (here: the share of hidden ones, {DEPTHS[0]} to {DEPTHS[-1]} layers).",
+        "section 4.3",
+        tuple(net("agreement", depth) for depth in DEPTHS),
+        _deader_nets,
+    ),
+    Claim(
+        "mitterreiter2023/classes-live",
+        f"Class capsules, which the loss holds, do not die ({DEPTHS[0]} to {DEPTHS[-1]} layers).",
+        "section 4.3, theorem 1",
+        tuple(net("agreement", depth) for depth in DEPTHS),
+        _classes_live,
+    ),
+    Claim(
+        "mitterreiter2023/too-few",
+        "The last hidden layer has fewer live capsules than there are classes.",
+        "section 4.3",
+        (_NET,),
+        _too_few,
+        is_long=True,
+    ),
+    *ROUTES,
+    Claim(
+        "mitterreiter2023/beyond-chance",
+        "Less than half of what could be invariant in the primary capsules beyond chance is so under large changes of view.",
+        "ours",
+        (_NET,),
+        _beyond_chance,
+    ),
+)

@@ -1,0 +1,126 @@
+"""The rows of mitterreiter2023: what is trained, what is read of it, and what is done otherwise than in the paper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from capsella.papers.mitterreiter2023.facts import reads
+from capsella.papers.mitterreiter2023.nets import (
+    DEPTHS,
+    GROWTH,
+    ROUTINGS,
+    VARIANTS,
+    net,
+    photographs,
+    photographs_plan,
+    placed_plan,
+    variant,
+    variant_plan,
+)
+from capsella.papers.recipe import Recipe
+
+_DYNAMICS, _LIVES, _TREES = "mitterreiter2023.dynamics", "mitterreiter2023.lives", "mitterreiter2023.trees"
+
+_PRECISION = "on a GPU products and convolutions in TF32, everything else in float32"
+_PLACED = (
+    "no augmentation beside the random place, which is drawn anew in every epoch; the authors' notebook places each digit once",
+    "stopped at 99.2 % of the placed test images, or after 60 epochs; measured on the affine test images",
+    "a capsule is active from a length of 0.1, dead where mean and spread of it are at most 0.01; only the latter is known",
+    "dynamics are among live capsules, which alone gives the paper's ratio of dys to dyr",
+    _PRECISION,
+)
+_LOOKS = "deaths over the training are of 64 placed test images, twice an epoch"
+_DEPTH = "nets of other depths are ours: the paper's 121 architectures are not published"
+_CIFAR = (
+    "the net and its training are those of a notebook of the authors, which routes by attention: the paper does not say",
+    _PRECISION,
+)
+
+# for a minute on a CPU: small convolutions and few steps; every net must come out of the start, where capsules are short.
+_QUICK: dict[str, Any] = {
+    **{"model.backbone": "small", "model.reconstruction": "none", "batch_size": 64, "lr": 1e-2, "steps": 1200},
+    **{"target_accuracy": None, "watch": 25, "log_every": 25},
+}
+
+
+def _table1() -> Recipe:
+    return Recipe(
+        net(),
+        "Agreement, 5 layers",
+        placed_plan("agreement", 5),
+        reads=reads(),
+        seeds=tuple(range(10)),
+        measures=(_DYNAMICS, _LIVES, _TREES),
+        departures=(*_PLACED, _LOOKS),
+        quick=_QUICK,
+        exact=True,
+    )
+
+
+def _depths() -> list[Recipe]:
+    return [
+        Recipe(
+            net(routing, depth),
+            f"{ROUTINGS[routing]}, {depth} layers",
+            placed_plan(routing, depth),
+            measures=(_DYNAMICS, _LIVES),
+            departures=(*_PLACED, _LOOKS, _DEPTH),
+            quick=_QUICK,
+            exact=True,
+        )
+        for routing in ROUTINGS
+        for depth in DEPTHS
+        if (routing, depth) != ("agreement", 5)
+    ]
+
+
+def _photographs() -> list[Recipe]:
+    return [
+        Recipe(
+            photographs(routing),
+            f"CIFAR-10, {name}",
+            photographs_plan(routing),
+            measures=(_DYNAMICS, _LIVES),
+            departures=_CIFAR,
+            # a few hundred steps of a small net show nothing on photographs.
+            quick=None,
+            exact=True,
+        )
+        for routing, name in ROUTINGS.items()
+    ]
+
+
+def _variants() -> list[Recipe]:
+    return [
+        Recipe(
+            variant(name),
+            f"Agreement, 5 layers: {says}",
+            variant_plan(name),
+            measures=(_DYNAMICS, _LIVES),
+            departures=(*_PLACED, says),
+            quick=_QUICK,
+            exact=True,
+        )
+        for name, (says, _) in VARIANTS.items()
+    ]
+
+
+def _growth() -> Recipe:
+    # a time is of a device, not of a net: what is trained is of no account.
+    few = {"steps": 20, "target_accuracy": None, "watch": 0, "model.backbone": "small"}
+    return Recipe(
+        GROWTH,
+        "Agreement beside self-attention",
+        placed_plan("agreement", 3).changed(few),
+        seeds=(0,),
+        measures=("mitterreiter2023.growth",),
+        departures=(
+            "our implementation as the dispatcher chooses it, and PyTorch's attention; the paper prints formulas alone",
+        ),
+        quick={"steps": 5},
+        exact=True,
+        alone=True,
+    )
+
+
+RECIPES = (_table1(), *_depths(), *_photographs(), *_variants(), _growth())
