@@ -156,9 +156,10 @@ def _apart(off: dict[int, float]) -> list[str]:
     where = ", ".join(f"{times:.0f} in layer {number}" for number, times in far.items())
     return [
         f"In the paper's standard deviations over its nets, the dys of ours is far off: {where}.",
-        "That is more than another seed explains, and one net does not tell what does. The authors' notebook takes a fourth softmax",
-        "where the paper says three iterations; the paper leaves open which images its figures are over and how these are moved;",
-        "and only dead targets left out give its numbers (the [doctor's guide](doctor.md#static-routing) has our reading).",
+        "That is more than another seed explains, and one net does not tell what does. The authors' notebook takes a fourth",
+        "softmax where the paper says three iterations; the paper leaves open which images its figures are over and how these",
+        "are moved; and only dead targets left out give its numbers (the [doctor's guide](doctor.md#static-routing) has our",
+        "reading).",
     ]
 
 
