@@ -39,7 +39,7 @@ _CIFAR = (
 )
 _MULTI = (
     "batches of 128 and a decoder for each digit, as in the authors' base code: the paper says neither",
-    "errors are on a million test pairs, of 10 million; those on the way on 10,000",
+    "errors are on 100,000 test pairs, of 10 million; those on the way on 10,000",
 )
 
 # for minutes on a CPU: a small net and few steps, the same for all rows of a table; a rate at which dynamic routing learns.
