@@ -631,6 +631,16 @@ def test_the_decoder_of_one_net_draws_from_the_capsules_of_others(tmp_path: Path
     by_hand(run, beside, seen)
 
 
+def test_nets_are_trained_beside_the_first_seed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trained("l2", tmp_path / "run", steps=4, seed=1)
+    monkeypatch.setattr(drawing, "_trained", lambda *_: pytest.fail("trained"))
+    assert drawing.drawn(run, SPLITS, CPU) == {}
+    key = cell("fashion", "l2", decoder=False)
+    seeds = [result(key, 0, measured=drawings()), *(result(key, k, measured={"yang2021.drawn": {}}) for k in (1, 2))]
+    assert [READINGS["misread"](each) for each in seeds] == [0.5, None, None]
+    assert CLAIMS["drawn"].find(Evidence(seeds)).verdict == "holds"
+
+
 def by_hand(run: Run, own: Run, seen: dict[str, Any]) -> None:
     """Draw again, one image at a time, from the capsule of its class alone."""
     data = SPLITS["validation"]

@@ -100,7 +100,9 @@ def misread(evidence: Evidence, whose: str) -> float:
 
 def _drawn(evidence: Evidence) -> tuple[bool | None, str]:
     own, beside = misread(evidence, "own"), misread(evidence, "beside")
-    says = f"drawings taken for another class: {beside:.1%} from the L2 net's capsules, {own:.1%} from the DR net's own"
+    says = (
+        f"drawings of seed 0 taken for another class: {beside:.1%} from the L2 net's capsules, {own:.1%} from the DR net's own"
+    )
     return beside - own > _FRACTION, says
 
 
