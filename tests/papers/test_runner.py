@@ -337,7 +337,28 @@ def test_nothing_is_begun_that_would_not_be_over_in_time() -> None:
     assert [each.name for each in deadline.left_out] == [job("b").name]
     # eight at once take eight times as long each.
     assert not Deadline(1, {job("a").name: 50.0}, at_once=8).admit(job("a"))
+    assert Deadline(1, {job("a").name: 50.0}, at_once=8).admit(job("a", alone=True))
     assert Deadline(None, {job("a").name: 1e9}).admit(job("a"))
+
+
+def test_what_is_too_long_for_any_call_begins_where_nothing_else_does(tmp_path: Path) -> None:
+    first, last, fits = jobs()[0], jobs()[-1], {each.name: 1.0 for each in jobs()}
+    # the first fits into no minute, the last into none that has begun.
+    seconds = {**fits, first.name: 1e6, last.name: 60 / 1.1 - 1e-6}
+    assert run(tmp_path, deadline=Deadline(1, seconds))[0].job.name == jobs()[1].name
+    assert first.name not in content(tmp_path)
+    deadline = Deadline(1, seconds, goes_on=True)
+    (ended,) = run(tmp_path, deadline=deadline)
+    assert ended.job.name == first.name
+    assert [each.name for each in deadline.left_out] == [last.name]
+
+
+def test_what_is_too_long_does_not_begin_once_time_is_up() -> None:
+    deadline = Deadline(-1, {job("a").name: 1e6}, goes_on=True)
+    assert not deadline.admit(job("a"))
+    assert deadline.let_in() == [job("a")]
+    assert not deadline.admit(job("a"))
+    assert [each.name for each in deadline.left_out] == [job("a").name]
 
 
 def test_time_that_is_up_stops_the_runs_and_the_same_call_goes_on(tmp_path: Path, whole: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from capsella import routing
 from capsella.data import ImageData, from_tensors
 from capsella.data.multimnist import Pairs
 from capsella.data.registry import Content, assemble
@@ -23,7 +24,7 @@ from capsella.papers.readings import READINGS
 from capsella.papers.results import Result
 from capsella.papers.verdicts import Evidence
 from capsella.papers.yang2021 import drawing, measures
-from capsella.papers.yang2021.deciding import Difference, lower
+from capsella.papers.yang2021.deciding import Difference, falls_further, lower
 from capsella.papers.yang2021.early import compared, early, look
 from capsella.papers.yang2021.nets import build, cell, deep_plan, pairs, plan_of
 from capsella.routing.dispatch import choices
@@ -111,7 +112,12 @@ def test_every_printed_number_is_read_worked_out_or_has_a_reason() -> None:
 
 def test_times_are_taken_alone_and_once() -> None:
     assert {recipe.key.split("/")[1] for recipe in PAPER.recipes if recipe.alone} == {"figure4"}
-    assert all(len(recipe.seeds) == (1 if recipe.alone else 3) for recipe in PAPER.recipes)
+    assert all(len(recipe.seeds) == 1 for recipe in PAPER.recipes if recipe.alone)
+
+
+def test_what_takes_longest_has_one_seed() -> None:
+    of = {seeds: {each.plan.data for each in PAPER.recipes if not each.alone and len(each.seeds) == seeds} for seeds in (1, 3)}
+    assert of == {1: {"cifar10", "multimnist"}, 3: {"mnist", "fashion_mnist"}}
 
 
 def test_deep_nets_differ_from_the_shallow_one_in_their_hidden_layers_alone() -> None:
@@ -152,7 +158,7 @@ def curve(start: float, end: float) -> tuple[float, ...]:
 ERRORS = {
     **{"mnist-dr": 0.0034, "mnist-l2": 0.0035, "mnist-l1": 0.0032, "mnist-l2-no-fc": 0.0035, "mnist-l1-no-fc": 0.0036},
     **{"mnist-dr-no-fc": 0.0038, "fashion-dr": 0.0721, "fashion-l2": 0.0691, "fashion-l1": 0.0676, "fashion-dr-no-fc": 0.07},
-    **{"fashion-l2-no-fc": 0.0665, "fashion-l1-no-fc": 0.0677, "cifar10-dr": 0.153, "cifar10-l2-no-fc": 0.1452},
+    **{"fashion-l2-no-fc": 0.066, "fashion-l1-no-fc": 0.0677, "cifar10-dr": 0.153, "cifar10-l2-no-fc": 0.1452},
     **{"cifar10-l1-no-fc": 0.1404},
 }
 
@@ -175,7 +181,7 @@ def as_printed(key: str) -> Result:
     elif table == "table2":
         measured |= in_early_epochs()
     if table == "multimnist":
-        measured["yang2021.pairs"] = {"accuracy": 0.9254 if climbs else 0.9253, "images": 1_000_000}
+        measured["yang2021.pairs"] = {"accuracy": 0.9254 if climbs else 0.9253, "images": 100_000}
         return result(key, validation=curve(early_error, 0.075), measured=measured, plan=plan)
     if table == "depth":
         return result(key, validation=curve(early_error, 0.004 if climbs else 0.006), measured=measured, plan=plan)
@@ -213,7 +219,9 @@ def timing(row: str, seconds: float) -> dict[str, Result]:
     return other(row, **{"yang2021.timing": {name: {"seconds": seconds} for name in ("ours", "reference")}})
 
 
-GREY = [f"table2/fashion-{m}{d}" for d in ("", "-no-fc") for m in ("l2", "l1")] + ["multimnist/l2", "multimnist/l1"]
+FASHION = [f"table2/fashion-{m}{d}" for d in ("", "-no-fc") for m in ("l2", "l1")]
+PAIRED = ["multimnist/l2", "multimnist/l1"]
+GREY = [*FASHION, *PAIRED]
 PHOTOGRAPHS = ["table2/cifar10-l2-no-fc", "table2/cifar10-l1-no-fc"]
 WRONG_EARLY = {"mnist": "table2/mnist-dr", "fashion": "table2/fashion-dr", "cifar10": "table2/cifar10-dr"}
 
@@ -225,6 +233,8 @@ WRONG_EARLY = {"mnist": "table2/mnist-dr", "fashion": "table2/fashion-dr", "cifa
         ("mnist-under", other("table2/mnist-l1-no-fc", validation=curve(0.2, 0.0044))),
         ("fashion-better", other("table2/fashion-l1", validation=curve(0.2, 0.075))),
         ("no-decoder", other("table2/fashion-l2-no-fc", validation=curve(0.2, 0.072))),
+        # it falls more with L1.
+        ("no-decoder", other("table2/fashion-l1-no-fc", validation=curve(0.2, 0.06))),
         ("cifar-better", other("table2/cifar10-l2-no-fc", validation=curve(0.2, 0.16))),
         ("fashion-faster", other("table2/fashion-l1-no-fc", validation=curve(0.4, 0.06))),
         ("cifar-faster", other("table2/cifar10-l1-no-fc", validation=curve(0.4, 0.06))),
@@ -236,11 +246,13 @@ WRONG_EARLY = {"mnist": "table2/mnist-dr", "fashion": "table2/fashion-dr", "cifa
         ("depth", other("depth/l2-depth4", validation=curve(0.9, 0.9))),
         ("assumption1", every(GREY, **coupled(negative=0.0))),
         ("assumption1", every(GREY, **coupled(clamped=0.93))),
+        # one of the two sets is enough, however much the other would lose.
+        ("assumption1", every(FASHION, **coupled(negative=0.0)) | every(PAIRED, **coupled(negative=0.9, clamped=0.1))),
+        ("assumption1", every(PAIRED, **coupled(clamped=0.93))),
         ("assumption1-cifar", every(PHOTOGRAPHS, **coupled(negative=0.005))),
-        ("sparse", every(GREY, **coupled(near_zero=0.08))),
+        ("sparse", every(PAIRED, **coupled(near_zero=0.08))),
         # as sparse under L2.
-        ("sparse", every(GREY, **coupled(near_zero=0.4))),
-        ("sparse-cifar", every(PHOTOGRAPHS, **coupled(near_zero=0.05))),
+        ("sparse", every(PAIRED, **coupled(near_zero=0.4))),
         ("assumption2", other(WRONG_EARLY["mnist"], **in_early_epochs(last=0.04))),
         ("assumption2-cifar", other(WRONG_EARLY["cifar10"], **in_early_epochs(last=0.01))),
         ("amplified", other(WRONG_EARLY["fashion"], **in_early_epochs(widened=0.4))),
@@ -263,6 +275,8 @@ def test_one_counterexample_is_enough(name: str, changed: dict[str, Result]) -> 
     [
         # less than what two runs of one net may differ by.
         ("fashion-better", other("table2/fashion-l2", validation=curve(0.2, 0.072))),
+        # L1 falls by 0.26 points, L2 by 0.31.
+        ("no-decoder", other("table2/fashion-l1-no-fc", validation=curve(0.2, 0.065))),
         ("cifar-faster", other("table2/cifar10-l1-no-fc", validation=curve(0.298, 0.06))),
         ("held-back", other(WRONG_EARLY["mnist"], **in_early_epochs(last=0.105))),
         ("apart", other("table2/fashion-l2-no-fc", **drawings(beside=0.06))),
@@ -282,6 +296,15 @@ def test_what_was_not_measured_is_undecided(name: str) -> None:
         for key in CLAIMS[name].recipes
     }
     assert found(name, **bare) == "undecided"
+
+
+def test_a_penalty_of_next_to_no_effect_does_not_decide_whether_it_makes_couplings_sparse() -> None:
+    elsewhere = every([*FASHION, *PHOTOGRAPHS], **coupled(near_zero=0.0))
+    assert found("sparse", **elsewhere) == "holds"
+    told = CLAIMS["sparse"].find(Evidence(list(PRINTED.values()))).statistic
+    assert all(f"{name} 30.0%" in told for name in ("MultiMNIST", "Fashion-MNIST", "CIFAR-10"))
+    alone = [PRINTED[f"yang2021/{row}"] for row in PAIRED]
+    assert "CIFAR-10" not in CLAIMS["sparse"].find(Evidence(alone)).statistic
 
 
 @pytest.mark.parametrize("name", ["mnist-under", "multimnist-similar", "assumption1", "sparse", "reach"])
@@ -311,6 +334,13 @@ def test_of_three_runs_their_own_spread_is_the_noise() -> None:
     assert Difference(0.002, 0.001).is_lower
     assert Difference(-0.002, 0.001).is_lower is False
     assert str(Difference(0.002, 0.001)) == "−0.20 ± 0.10"
+    # 0.001 more than from one to itself, and four deviations of 0.001.
+    further = falls_further(Evidence(results), (two, one), (one, one), "error", "fashion")
+    assert further.gain == pytest.approx(0.001)
+    assert further.noise == pytest.approx(2 * math.sqrt(4e-6 / 3))
+    # of single runs: two times as much luck squared.
+    single = falls_further(Evidence(results[::3]), (two, one), (one, one), "error", "fashion")
+    assert single.noise == pytest.approx(0.002 * math.sqrt(2))
 
 
 def test_the_numbers_beside_the_tables_come_from_results() -> None:
@@ -323,7 +353,7 @@ def test_the_numbers_beside_the_tables_come_from_results() -> None:
     assert verdicts["table2/fashion-dr"].values == (pytest.approx(7.21),)
     assert verdicts["table2/average-dr"].values == (pytest.approx(100 * (0.0034 + 0.0721 + 0.153) / 3),)
     assert verdicts["table2/average-dr"].says == "within"
-    assert verdicts["table2/average-l2-no-fc"].values == (pytest.approx(100 * (0.0035 + 0.0665 + 0.1452) / 3),)
+    assert verdicts["table2/average-l2-no-fc"].values == (pytest.approx(100 * (0.0035 + 0.066 + 0.1452) / 3),)
     assert verdicts["text/multimnist-dr"].values == (pytest.approx(7.47),)
     assert verdicts["text/multimnist-proposed"].values == (pytest.approx(7.46),)
     assert verdicts["text/runtime-saved"].values == (pytest.approx(50.0),)
@@ -497,7 +527,10 @@ def test_more_pairs_are_of_the_same_digits_and_others_than_before() -> None:
     splits = {"train": None, "validation": data, "test": None}
     # a copy on a device is of the pairs as they were.
     data._elsewhere[torch.device("meta")] = samples
-    seen = measures.pairs(Run({}, model=model, record={"steps": 6500}), splits, CPU)
+    with choices() as made, routing.prefer("reference"):
+        seen = measures.pairs(Run({}, model=model, record={"steps": 65_000}), splits, CPU)
+    # by what is fast, whatever is asked for around it.
+    assert "reference" not in {entry.name for _, entry in made}
     assert seen["images"] == 12 * 3
     three = Pairs(digits, torch.arange(12) % 10, partners=3, shift=4, seed="multimnist test")
     alone = assemble(Content(three, tuple("0123456789")), "multimnist", "test", {}, None, "unit")
@@ -601,6 +634,16 @@ def test_the_decoder_of_one_net_draws_from_the_capsules_of_others(tmp_path: Path
     assert (plan.train.steps, plan.train.seed, plan.train.batch_size) == (90, 0, 20)
     assert Plan.of(Run.load(tmp_path / "run/beside/other").config["plan"]).train.seed == 1000
     by_hand(run, beside, seen)
+
+
+def test_nets_are_trained_beside_the_first_seed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trained("l2", tmp_path / "run", steps=4, seed=1)
+    monkeypatch.setattr(drawing, "_trained", lambda *_: pytest.fail("trained"))
+    assert drawing.drawn(run, SPLITS, CPU) == {}
+    key = cell("fashion", "l2", decoder=False)
+    seeds = [result(key, 0, measured=drawings()), *(result(key, k, measured={"yang2021.drawn": {}}) for k in (1, 2))]
+    assert [READINGS["misread"](each) for each in seeds] == [0.5, None, None]
+    assert CLAIMS["drawn"].find(Evidence(seeds)).verdict == "holds"
 
 
 def by_hand(run: Run, own: Run, seen: dict[str, Any]) -> None:

@@ -38,7 +38,12 @@ def reproduce(
         bool, typer.Option("--status", help="Show what is covered, and run nothing.", rich_help_panel=_WHAT)
     ] = False,
     max_minutes: Annotated[
-        float | None, typer.Option(help="Begin nothing that would not be over by then, and stop.", rich_help_panel=_HOW)
+        float | None,
+        typer.Option(
+            help="Begin nothing that would not be over by then, and stop; what takes longer than that begins last, and goes on "
+            "with the next call.",
+            rich_help_panel=_HOW,
+        ),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(help="Runs at a time (8 on a GPU, one for two cores on a CPU).", rich_help_panel=_HOW)
@@ -205,7 +210,8 @@ def _run(
     typer.echo(f"{expected.describe()}; {known} more are recorded" if known else expected.describe(), err=True)
     side_by_side = at_once or {PROCESSES: default_at_once([job.plan for job in jobs]), WORKERS: cores()}.get(name, 1)
     left = {job.name: _left(job, work) * expected.seconds[job.name] for job in jobs}
-    deadline = Deadline(max_minutes, left, side_by_side)
+    # other executors have no checkpoint to stop with, or let what is under way come to its end.
+    deadline = Deadline(max_minutes, left, side_by_side, goes_on=name == PROCESSES)
     failed = 0
     with without_subnormals(), Table(len(jobs), expected.total, work) as table:
         place = Place(work, data, at_once, program, mps, watch=table)

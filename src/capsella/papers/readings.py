@@ -198,7 +198,7 @@ READINGS: dict[str, Reading] = {
     "clean": Reading(clean, "Accuracy on the test images at the end, standardised as the training images are"),
     "starts": Reading(starts, "The step at which learning starts", "steps"),
     "early_error": Reading(early_error, "Mean error on the test images early in the training"),
-    "pairs_error": Reading(pairs_error, "Error on a million pairs of test digits at the end"),
+    "pairs_error": Reading(pairs_error, "Error on 100,000 pairs of test digits at the end"),
     "misread": Reading(measured("yang2021.drawn", "beside", "misread"), "Drawings that are taken for another class"),
     "negative": Reading(measured("yang2021.couplings", "negative"), "Share of the couplings that are negative"),
     "near_zero": Reading(measured("yang2021.couplings", "near_zero"), "Share of the couplings next to nothing"),

@@ -39,19 +39,36 @@ class Deadline:
         minutes: from now on; None for no end.
         seconds: that each job should take, by its name.
         at_once: runs at a time, which each take so many times their share of the device.
+        goes_on: whether runs that are stopped keep a checkpoint: those that are longer than this begin once nothing else does.
     """
 
-    def __init__(self, minutes: float | None, seconds: dict[str, float] | None = None, at_once: int = 1) -> None:
-        self.end = float("inf") if minutes is None else time.monotonic() + 60 * minutes
-        self.seconds, self.at_once = seconds or {}, at_once
+    def __init__(
+        self, minutes: float | None, seconds: dict[str, float] | None = None, at_once: int = 1, *, goes_on: bool = False
+    ) -> None:
+        self.length = float("inf") if minutes is None else 60 * minutes
+        self.end = time.monotonic() + self.length
+        self.seconds, self.at_once, self.goes_on = seconds or {}, at_once, goes_on
         self.left_out: list[Job] = []
+        self._let_in: set[str] = set()
 
     def admit(self, job: Job) -> bool:
         """Tell whether a job should be over in time; those that should not are noted."""
-        fits = time.monotonic() + _MARGIN * self.at_once * self.seconds.get(job.name, 0.0) < self.end
+        needs = 0.0 if job.name in self._let_in else self._needs(job)
+        fits = time.monotonic() + needs < self.end
         if not fits:
             self.left_out.append(job)
         return fits
+
+    def let_in(self) -> list[Job]:
+        """Return those that were left out and would be every time, and admit them from now on: they end in a later call."""
+        found = [job for job in self.left_out if self.goes_on and self._needs(job) >= self.length]
+        self._let_in |= {job.name for job in found}
+        self.left_out = [job for job in self.left_out if job.name not in self._let_in]
+        return found
+
+    def _needs(self, job: Job) -> float:
+        at_once = 1 if job.recipe.alone else self.at_once
+        return _MARGIN * at_once * self.seconds.get(job.name, 0.0)
 
     def check(self) -> None:
         """Raise ``TimeIsUp`` once it is."""
@@ -101,7 +118,7 @@ def reproduce(
         def admit(job: Job) -> bool:
             return place.admit(job) and limit.admit(job)
 
-        outcomes = _carried_out(executor, todo, dataclasses.replace(place, watch=watch, admit=admit))
+        outcomes = _in_time(executor, todo, dataclasses.replace(place, watch=watch, admit=admit), limit)
         try:
             for each in outcomes:
                 if each.result is not None:
@@ -115,6 +132,12 @@ def reproduce(
             return
         finally:
             outcomes.close()
+
+
+def _in_time(executor: Executor, jobs: Sequence[Job], place: Place, limit: Deadline) -> Generator[Done, None, None]:
+    """Carry jobs out, and begin those that are too long for any call in the time that the others leave."""
+    yield from _carried_out(executor, jobs, place)
+    yield from _carried_out(executor, limit.let_in(), place)
 
 
 def _carried_out(executor: Executor, jobs: Sequence[Job], place: Place) -> Generator[Done, None, None]:

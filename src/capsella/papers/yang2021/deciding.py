@@ -36,15 +36,33 @@ class Difference:
 
 
 def lower(evidence: Evidence, one: str, other: str, reading: str, data: str) -> Difference:
-    """Compare a figure of two recipes.
+    """Compare a figure of two recipes."""
+    return _difference([evidence.values(key, reading) for key in (other, one)], (1, -1), evidence, data)
 
-    The noise is two standard errors of the difference where both have three runs, else what single runs may differ by.
+
+def falls_further(evidence: Evidence, one: tuple[str, str], other: tuple[str, str], reading: str, data: str) -> Difference:
+    """Compare how far a figure falls between two recipes with how far it falls between two others.
+
+    Args:
+        evidence: the results.
+        one: the recipe before and the recipe after.
+        other: the same, of what should fall less.
+        reading: the figure.
+        data: of what the recipes are, for the luck of single runs.
     """
-    values = [evidence.values(key, reading) for key in (one, other)]
-    gain = statistics.fmean(values[1]) - statistics.fmean(values[0])
+    return _difference([evidence.values(key, reading) for key in (*one, *other)], (1, -1, -1, 1), evidence, data)
+
+
+def _difference(values: Sequence[Sequence[float]], signs: Sequence[int], evidence: Evidence, data: str) -> Difference:
+    """Add means up with their signs.
+
+    The noise is two standard errors of the sum where all have three runs, else what single runs may differ by, two at a time.
+    """
+    gain = math.fsum(sign * statistics.fmean(each) for sign, each in zip(signs, values, strict=True))
     if min(map(len, values)) >= ENOUGH:
         return Difference(gain, 2 * math.hypot(*(statistics.stdev(each) / math.sqrt(len(each)) for each in values)))
-    return Difference(gain, SHORT_LUCK if evidence.is_quick else LUCK[data])
+    luck = SHORT_LUCK if evidence.is_quick else LUCK[data]
+    return Difference(gain, luck * math.sqrt(len(values) / 2))
 
 
 def all_of(answers: Sequence[bool | None]) -> bool | None:
