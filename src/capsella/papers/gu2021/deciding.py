@@ -15,7 +15,7 @@ Read = Callable[[Result], float | None]
 """Takes a figure from a result."""
 
 # of single runs: what two of one net may differ by, by reading, in whole runs and in short ones.
-LUCK = {"affnist": 0.02, "final": 0.003, "training": 0.001, "pairs": 0.005}
+LUCK = {"affnist": 0.02, "final": 0.003, "training": 0.001, "training_late": 0.001, "pairs": 0.005}
 SHORT_LUCK = 0.05
 
 # of Student's t with so many degrees of freedom, on both sides of which one in forty lies; the last of 30 and more.

@@ -36,7 +36,15 @@ _LATE = only_whole(
             tuple(map(overlapping, TABLE4)),
             _largest,
         ),
-        squash_claim("pairs-squash", _CAPS, overlapping("no-squash"), "on overlapping digits", "section 3.2, Table 4", "pairs"),
+        squash_claim(
+            "pairs-squash",
+            _CAPS,
+            overlapping("no-squash"),
+            "on overlapping digits",
+            "section 3.2, Table 4",
+            training="training_late",
+            luck="pairs",
+        ),
         _pairs_claim(
             "pairs-large-kernels",
             "ConvNet-FC(LK) is better on overlapping digits than CapsNet.",
