@@ -702,6 +702,13 @@ def test_table_4_changes_one_component_at_a_time() -> None:
     assert 46_875 * 128 == 6_000_000
 
 
+def test_figure_3_has_the_partners_that_as_many_steps_can_tell_apart() -> None:
+    figure3 = [recipe for recipe in PAPER.recipes if recipe.key.split("/")[1] == "figure3"]
+    assert {recipe.plan.data_options["partners"] for recipe in figure3} == {1, 10}
+    # of the most partners, one pass.
+    assert 60_000 * 100 == 46_875 * 128
+
+
 def test_rows_of_one_setting_are_one_recipe() -> None:
     tables = {table.key: table.recipes for table in PAPER.tables}
     assert set(tables["figure3"]) & set(tables["kernels"]) == {"gu2021/table4/baseline", "gu2021/multimnist/convnet-fc-lk"}

@@ -55,7 +55,7 @@ _LATE = only_whole(
             "pairs-partners",
             "ConvNet-FC(LK) is better than CapsNet with any number of partners (here: of 1, 10 and 100).",
             "section 3.2, Figure 3",
-            [(f"{count:,}", partnered("convnet-fc-lk", count), partnered("capsnet", count)) for count in PARTNERS[:-1]],
+            [(f"{count:,}", partnered("convnet-fc-lk", count), partnered("capsnet", count)) for count in PARTNERS],
         ),
         _pairs_claim(
             "pairs-kernels",

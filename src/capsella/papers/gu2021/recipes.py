@@ -5,8 +5,6 @@ README.md has settings, their sources, and departures.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from capsella.papers.gu2021.claims import CLAIMS
 from capsella.papers.gu2021.effects import KINDS, answer, rows
 from capsella.papers.gu2021.facts import FACTS, REMARKS
@@ -243,7 +241,7 @@ def _convnets() -> list[Recipe]:
     return [_paired(convnet(row), net.label, net, *own.get(net.model, ())) for row, net in CONVNETS.items()]
 
 
-def _figure3(partners: Sequence[int]) -> list[Recipe]:
+def _figure3() -> list[Recipe]:
     return [
         _paired(
             partnered(name, count),
@@ -254,7 +252,7 @@ def _figure3(partners: Sequence[int]) -> list[Recipe]:
             partners=count,
             seeds=SEEDS[:1],
         )
-        for count in partners
+        for count in PARTNERS
         for name, net in PAIRS_NETS.items()
         if count != 100
     ]
@@ -312,10 +310,8 @@ PAPER = Paper(
         *_table3(),
         *_groups(),
         *_averages(),
-        *_figure3(PARTNERS[:-1]),
+        *_figure3(),
         *_kernels(),
-        # sixty million images, in the same steps.
-        *_figure3(PARTNERS[-1:]),
     ),
     tables=TABLES,
     summaries=(

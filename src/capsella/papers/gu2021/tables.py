@@ -150,7 +150,10 @@ TABLES = (
         tuple(partnered(net, count) for net in PAIRS_NETS for count in PARTNERS),
         rows=tuple(net.label for net in PAIRS_NETS.values()),
         columns=tuple(f"{count:,}" for count in PARTNERS),
-        note="All train for as many steps, so that a net with one partner has seen every image a hundred times.",
+        note=(
+            "All train for as many steps, so that a net with one partner has seen every image a hundred times. The paper's "
+            "thousand partners need ten times as many."
+        ),
     ),
     Table(
         "kernels",
