@@ -25,14 +25,12 @@ def higher_claim(key: str, text: str, source: str, pairs: Sequence[Row], *, read
 
 
 def same_claim(key: str, text: str, source: str, one: str, other: str, bound: float, reading: str) -> Claim:
-    """A figure of two recipes differs by no more than ``bound``."""
+    """A figure of two recipes differs by no more than ``bound``, noise included."""
 
     def decide(evidence: Evidence) -> tuple[bool | None, str]:
         luck = "pairs" if reading == "final" else ""
         off = higher(evidence, one, other, reading, luck)
-        says = f"points of accuracy beside the other: {off}"
-        # beyond the bound, but within noise, it may be either.
-        return (True if abs(off.gain) <= bound else None if off.is_higher is None else False), says
+        return off.within(bound), f"points of accuracy beside the other: {off}"
 
     return Claim(f"gu2021/{key}", text, source, (one, other), decide)
 

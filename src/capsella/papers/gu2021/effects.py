@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from capsella.papers.gu2021.compact import Convention, score
-from capsella.papers.gu2021.deciding import Read, interval, values_of
-from capsella.papers.gu2021.nets import FACTORS, ablated, compact, convnet, kernel, overlapping, pairs_kernel, robust
+from capsella.papers.gu2021.deciding import Read, came_to_it, failures, interval, values_of
+from capsella.papers.gu2021.nets import FACTORS, STOP, ablated, compact, convnet, kernel, overlapping, pairs_kernel, robust
 from capsella.papers.readings import READINGS, dig
 from capsella.papers.results import Result
 from capsella.papers.verdicts import Evidence, Missing
@@ -48,23 +48,36 @@ class Effect:
         gain: with it less without it, times 100.
         half: half the 95% interval; None of single runs.
         runs: fewest of both.
+        failed: runs of both that came to no figure.
+        is_level: whether all runs that stop at an accuracy came to it.
     """
 
     pair: Pair
     gain: float
     half: float | None
     runs: int
+    failed: int = 0
+    is_level: bool = True
 
     @property
     def says(self) -> str:
-        """Whether it helps, harms or is open: an interval that has zero in it, or none at all, says nothing."""
-        if self.half is None or abs(self.gain) <= self.half:
+        """Whether it helps, harms or is open: an interval that has zero in it, or none at all, says nothing.
+
+        Nor do nets of which one did not come to the accuracy at which they are compared.
+        """
+        if not self.is_level or self.half is None or abs(self.gain) <= self.half:
             return OPEN
         return HELPS if self.gain > 0 else HARMS
 
     def __str__(self) -> str:
         half = "one run" if self.half is None else f"± {self.half:.2f}"
-        return f"{self.gain:+.2f} {half}".replace("-", "−")
+        level = "" if self.is_level else f", not all at {STOP:.2%}"
+        return f"{self.gain:+.2f} {half}{level}".replace("-", "−")
+
+    @property
+    def counted(self) -> str:
+        """Its runs, and those that failed."""
+        return f"{self.runs}, {self.failed} failed" if self.failed else str(self.runs)
 
 
 _AFF = ablated("baseline")
@@ -129,7 +142,15 @@ def effect(evidence: Evidence, pair: Pair) -> Effect:
     """Return what the component of two nets does; raise ``Missing`` where one has not run."""
     one, other = (values_of(evidence, key, _READ[pair.kind]) for key in (pair.with_it, pair.without))
     gain, half = interval(one, other)
-    return Effect(pair, 100 * gain, None if half is None else 100 * half, min(len(one), len(other)))
+    two = (pair.with_it, pair.without)
+    return Effect(
+        pair,
+        100 * gain,
+        None if half is None else 100 * half,
+        min(len(one), len(other)),
+        failures(evidence, _READ[pair.kind], *two),
+        came_to_it(evidence, *two),
+    )
 
 
 def effects(evidence: Evidence) -> dict[str, list[Effect]]:
@@ -148,7 +169,7 @@ def effects(evidence: Evidence) -> dict[str, list[Effect]]:
 def rows(evidence: Evidence) -> list[tuple[str, ...]]:
     """Return the table of effects: component, kind, where, gain with its interval, what it says, runs."""
     return [
-        (component, each.pair.kind, each.pair.where, str(each), each.says, str(each.runs))
+        (component, each.pair.kind, each.pair.where, str(each), each.says, each.counted)
         for component, some in effects(evidence).items()
         for each in some
     ]

@@ -57,7 +57,7 @@ _TRUNCATED = "7,578,688: printed cut off, not rounded"
 _AVERAGED = "5,332,234: Table 1 prints 5.3M"
 
 _HIGHEST = (
-    "ours is the highest of any run and look, with 1 to 100 partners; the paper does not say with how many, perhaps with 1,000, "
+    "ours is the highest of any run and look, with 1 to 100 partners; the paper does not say with how many, perhaps 1,000, "
     "which need ten times the steps"
 )
 
