@@ -42,6 +42,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from paper_harness import result
 
 PAPER = get_paper("gu2021")
+# of a CapsNet that is built with weights.
+SMALL = {"channels": 4, "types": 4, "decoder_hidden": (4,)}
 CPU = torch.device("cpu")
 
 
@@ -844,6 +846,43 @@ def test_figure_3_has_the_partners_that_as_many_steps_can_tell_apart() -> None:
     assert {recipe.plan.data_options["partners"] for recipe in figure3} == {1, 10}
     # of the most partners, one pass.
     assert 60_000 * 100 == 46_875 * 128
+
+
+def departures(row: str) -> str:
+    return " ".join(PAPER.recipe(f"gu2021/{row}").departures)
+
+
+def test_departures_say_the_start_that_a_net_has() -> None:
+    for recipe in PAPER.recipes:
+        if recipe.plan.model != "capsnet":
+            assert "capsules' weights start" not in " ".join(recipe.departures), recipe.key
+            continue
+        layer = create_model(
+            "capsnet", image_size=40, in_channels=1, num_classes=10, **SMALL | recipe.plan.model_options
+        ).layers[0]
+        weight = layer.weight.detach().abs().max().item()
+        by_dim, by_count = layer.in_dim**-0.5, layer.in_capsules**-0.5
+        text = " ".join(recipe.departures)
+        if f"weights start uniformly within ±1/√{layer.in_dim}," in text:
+            assert 0.8 * by_dim < weight <= by_dim, recipe.key
+        else:
+            assert "weights start uniformly within ±1/√M" in text, recipe.key
+            assert 0.8 * by_count < weight <= by_count, recipe.key
+
+
+def test_departures_name_the_reconstruction_where_there_is_one() -> None:
+    for recipe in PAPER.recipes:
+        has_decoder = getattr(build(recipe.plan), "decoder", None) is not None
+        assert ("0.0005" in " ".join(recipe.departures)) == has_decoder, recipe.key
+
+
+def test_departures_say_what_else_differs() -> None:
+    for row in ("table2/dr", "table2/not-shared", "averages/shared-tenth", "averages/not-shared-mean"):
+        assert "the start differs" in departures(row)
+    assert "the start differs" not in departures("table2/no-squash")
+    assert "binary one on sums of 16" in departures("table5/mnist-convnet-cr")
+    assert "divided by their sum" in departures("table2/cross-entropy")
+    assert "raw lengths" in departures("table4/no-squash")
 
 
 def test_rows_of_one_setting_are_one_recipe() -> None:

@@ -85,19 +85,29 @@ _CAPS = overlapping("baseline")
 
 COMPONENTS: Mapping[str, tuple[Pair, ...]] = {
     "dynamic routing": (
-        Pair(AFFINE, ablated("dr"), _AFF, "Table 2"),
+        Pair(AFFINE, ablated("dr"), _AFF, "Table 2; the start differs too, ±1/√M for ±1/√8"),
         Pair(AFFINE, robust("capsnet"), robust("capsnet-nor"), "Table 1, matrices not shared"),
         Pair(OVERLAP, _CAPS, overlapping("nor"), "Table 4"),
-        Pair(COMPACT, compact("mnist", "capsnet"), compact("mnist", "convnet-cr-sf"), "Table 5"),
+        Pair(
+            COMPACT,
+            compact("mnist", "capsnet"),
+            compact("mnist", "convnet-cr-sf"),
+            "Table 5; the start, a bias and a factor of 1/10 differ too",
+        ),
     ),
     "a matrix for every capsule": (
-        Pair(AFFINE, ablated("not-shared"), _AFF, "Table 2"),
+        Pair(AFFINE, ablated("not-shared"), _AFF, "Table 2; a tenth of each vote for their mean, too, and the start"),
         Pair(OVERLAP, _CAPS, overlapping("shared"), "Table 4"),
     ),
     "squash": (
         Pair(AFFINE, _AFF, ablated("no-squash"), "Table 2"),
         Pair(OVERLAP, _CAPS, overlapping("no-squash"), "Table 4"),
-        Pair(COMPACT, compact("mnist", "convnet-cr-sf"), compact("mnist", "convnet-cr"), "Table 5"),
+        Pair(
+            COMPACT,
+            compact("mnist", "convnet-cr-sf"),
+            compact("mnist", "convnet-cr"),
+            "Table 5; with the margin loss, and no ReLU below",
+        ),
     ),
     "margin loss": (
         Pair(AFFINE, _AFF, ablated("cross-entropy"), "Table 2, for cross entropy"),
@@ -112,7 +122,7 @@ COMPONENTS: Mapping[str, tuple[Pair, ...]] = {
     "its mask": (
         Pair(AFFINE, _AFF, ablated("normal-reconstruction"), "Table 2"),
         Pair(OVERLAP, _CAPS, overlapping("normal-reconstruction"), "Table 4"),
-        Pair(COMPACT, compact("mnist", "convnet-cr"), compact("mnist", "convnet-r"), "Table 5"),
+        Pair(COMPACT, compact("mnist", "convnet-cr"), compact("mnist", "convnet-r"), "Table 5; with another readout and loss"),
     ),
     "kernels of 9 for 5": (
         Pair(AFFINE, kernel("capsnet", 9), kernel("capsnet", 5), "Table 3, CapsNet"),

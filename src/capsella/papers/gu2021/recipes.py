@@ -5,6 +5,9 @@ README.md has settings, their sources, and departures.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from capsella.papers.gu2021.claims import CLAIMS
 from capsella.papers.gu2021.effects import KINDS, answer, rows
 from capsella.papers.gu2021.facts import FACTS, REMARKS
@@ -51,11 +54,20 @@ from capsella.papers.targets import read_targets
 _AFFINE, _SEEN, _OVERLAPPING = "gu2021.affine", "gu2021.seen", "gu2021.overlapping"
 _COMPACT, _PERTURBED, _MAPPED = "gu2021.compactness", "gu2021.perturbed", "gu2021.mapped"
 _TARGETS = read_targets("gu2021")
+_DECODING = ("capsnet", "convnet_r", "convnet_cr", "convnet_cr_sf")
 
 _PRECISION = "on a GPU in bf16 with sums in float32; each result says which"
-_CAPSULES = (
-    "the weight of the reconstruction is 0.0005 on the sum of squares over pixels: the paper does not say sum or mean",
-    "capsules' weights start uniformly within ±1/√M as in the authors' later code: the paper does not say",
+_DRAWS = ("the weight of the reconstruction is 0.0005 on the sum of squares over pixels: the paper does not say sum or mean",)
+_BY_COUNT = (
+    "capsules' weights start uniformly within ±1/√M, M being the capsules below, as in the authors' later code: the paper does "
+    "not say",
+)
+_RAW = ("without a squash the margin loss, or what stands for it, is of raw lengths: the paper does not say",)
+_LENGTHS = ("cross entropy is of lengths divided by their sum: the paper does not say of what",)
+_BINARY = ("binary cross entropy is of lengths, summed over classes: the paper does not say of what",)
+_OTHER_START = (
+    "the start differs with the component: ±1/√M where votes are summed, ±1/√8 in Aff-CapsNet, which takes their mean; "
+    "from ±1/√M a mean of thousands would vanish, from ±1/√8 their sum diverges",
 )
 _AFFNIST = (
     "AffNIST is made from MNIST's 10,000 test images with a shear factor of up to 0.2, 32 versions of each, wherever the digit "
@@ -84,20 +96,48 @@ _GROUPS_OF_16 = (
     "sigmoids of sums of 16",
 )
 _ONE_SEED = ("one run",)
+_THREE = ("the mean of three runs, not of five",)
 _UNSEEN = ("the kernels on overlapping digits are in a supplement that is not to be had",)
 _COMPACTNESS = (
     f"{SHOWN_EPOCHS} epochs with a rate that falls by 0.96 in 2,000 steps, on unmoved images of 28×28: the paper does not say",
     "rotation and shear of ±10°, shifts of ±5 pixels, scales of 0.75 to 1.25, on all test images: the paper says none of these",
+    "ConvNet-R has cross entropy on logits, ConvNet-CR a binary one on sums of 16, ConvNet-CR-SF and CapsNet the margin loss: "
+    "the paper does not say",
     "the score is KL(variances ‖ uniform), summed, in nats, on all 160 values of ConvNet-R; other conventions stand beside it",
 )
 _GROUPED = ("the number of groups is in a supplement that is not to be had: types of 256/n values share the 256 channels",)
 _AVERAGED = ("what is meant by no routing is not said: 1/10 for every vote, or the mean of the votes",)
 
 
-def _departures(net: Net, *own: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what is done otherwise than in the paper: of a row, of a kind of net, of all."""
-    kind = {"capsnet": _CAPSULES, "em_capsnet": _MATRIX}.get(net.model, ())
-    return (*(sentence for sentences in own for sentence in sentences), *kind, _PRECISION)
+def _departures(net: Net, *own: tuple[str, ...], **options: Any) -> tuple[str, ...]:
+    """Return what is done otherwise than in the paper: of a row, of a kind of net, of all; ``options`` as a plan has them."""
+    chosen = {**net.options, **options}
+    kinds = [
+        _MATRIX if net.model == "em_capsnet" else (),
+        _start(chosen) if net.model == "capsnet" else (),
+        _DRAWS if decodes(net) else (),
+        _RAW if chosen.get("squash") == "none" else (),
+        {"length_cross_entropy": _LENGTHS, "length_binary_cross_entropy": _BINARY}.get(net.train.get("loss", ""), ()),
+    ]
+    return (*(sentence for sentences in (*own, *kinds) for sentence in sentences), _PRECISION)
+
+
+def decodes(net: Net) -> bool:
+    """Tell whether a net has a decoder."""
+    return net.model in _DECODING and net.options.get("reconstruction") != "none"
+
+
+def takes_mean(options: Mapping[str, Any]) -> bool:
+    """Tell whether a CapsNet averages its votes: without routing, where its matrix is shared or where it is told to."""
+    usual = "sources" if options.get("shared") else "targets"
+    return options.get("routing") == "uniform" and options.get("normalise", usual) == "sources"
+
+
+def _start(options: Mapping[str, Any]) -> tuple[str, ...]:
+    if not takes_mean(options):
+        return _BY_COUNT
+    dim = options.get("dim", 8)
+    return (f"capsules' weights start uniformly within ±1/√{dim}, since the votes are averaged: the paper does not say",)
 
 
 def _reads(*rows: str) -> dict[str, str]:
@@ -143,7 +183,7 @@ def _table2() -> list[Recipe]:
             reads=_reads(f"table2/{row}"),
             seeds=SEEDS,
             measures=(_AFFINE,),
-            departures=_departures(net, _WHOLE, _AFFNIST),
+            departures=_departures(net, *((_OTHER_START,) if row in ("dr", "not-shared") else ()), _WHOLE, _AFFNIST),
             quick=quick(net),
         )
         for row, net in TABLE2.items()
@@ -177,7 +217,7 @@ def _groups() -> list[Recipe]:
             placed(net, "whole", types=count, dim=CHANNELS // count),
             seeds=SEEDS[:3],
             measures=(_AFFINE,),
-            departures=_departures(net, _GROUPED, _WHOLE, _AFFNIST),
+            departures=_departures(net, _GROUPED, _WHOLE, _AFFNIST, dim=CHANNELS // count),
             quick=quick(net, "types", **{"model.types": count, "model.dim": 64 // count}),
         )
         for count in GROUPS
@@ -195,7 +235,7 @@ def _averages() -> list[Recipe]:
             placed(net, "whole", normalise=normalise),
             seeds=SEEDS[:3],
             measures=(_AFFINE,),
-            departures=_departures(net, _AVERAGED, _WHOLE, _AFFNIST),
+            departures=_departures(net, _AVERAGED, _OTHER_START, _WHOLE, _AFFNIST, normalise=normalise),
             quick=quick(net),
         )
         for row, (net, normalise) in chosen.items()
@@ -214,7 +254,6 @@ def _paired(
 ) -> Recipe:
     """Return a row on overlapping digits; ``size`` of its kernels where a row is about them."""
     options = {} if size is None else {"kernel_size": size}
-    decodes = net.model in ("capsnet", "convnet_cr") and net.options.get("reconstruction") != "none"
     row = key.split("/")[2]
     is_table4 = key.split("/")[1] == "table4"
     return Recipe(
@@ -224,7 +263,7 @@ def _paired(
         reads={f"table4/{row}-{part}": reading for part, reading in _PAIRS_PARTS.items()} if is_table4 else {},
         seeds=seeds,
         measures=measures,
-        departures=_departures(net, *own, _PAIRS, *((_DIGITS,) if decodes else ())),
+        departures=_departures(net, *own, _PAIRS, *((_DIGITS,) if decodes(net) else ())),
         quick=quick(net, **{"data.test_partners": 1, "validate_every": 0, "steps": 300}),
     )
 
