@@ -22,7 +22,7 @@ from capsella.models import Model, create_model
 from capsella.nn import Decoder
 from capsella.papers.gu2021 import affine as affine_file
 from capsella.papers.gu2021 import compact as compact_file
-from capsella.papers.gu2021.affine import affine, moved_images, seen
+from capsella.papers.gu2021.affine import affine, affine_few, moved_images, seen
 from capsella.papers.gu2021.compact import CONVENTIONS, Convention, compactness, figures, score
 from capsella.papers.gu2021.compact_claims import printed_scores
 from capsella.papers.gu2021.effects import answer, rows
@@ -198,6 +198,7 @@ def test_affine_images_are_counted_in_all_versions(monkeypatch: pytest.MonkeyPat
         "affnist_mitterreiter": {"accuracy": 1.0, "images": 80},
         "affnist_literal": {"accuracy": 1.0, "images": 80},
     }
+    assert affine_few(a_run(knows), {"validation": data}, CPU) == {"affnist": {"accuracy": 1.0, "images": 80}}
     # a net whose steps are counted is a short version.
     assert affine(a_run(guesses, steps=5), {"validation": data}, CPU)["affnist"] == {"accuracy": 0.5, "images": 10}
 
@@ -226,6 +227,8 @@ def test_readings_of_affine_images_and_of_the_end_of_a_training() -> None:
     reached = result("gu2021/table1/capsnet", validation=(0.98, 0.993), measured=measured, status="reached", plan=plan)
     assert READINGS["affnist"](reached) == 0.8
     assert READINGS["affnist_literal"](reached) is None
+    few = replace(reached, measured={"gu2021.affine_few": measured["gu2021.affine"]})
+    assert READINGS["affnist"](few) == 0.8
     assert READINGS["stopped"](reached) == 2.0
     assert READINGS["stopped"](result(status="not reached", plan=plan)) == float("inf")
     assert READINGS["stopped"](result()) is None
@@ -883,6 +886,23 @@ def test_departures_say_what_else_differs() -> None:
     assert "binary one on sums of 16" in departures("table5/mnist-convnet-cr")
     assert "divided by their sum" in departures("table2/cross-entropy")
     assert "raw lengths" in departures("table4/no-squash")
+
+
+def test_what_costs_much_runs_less_often_and_is_measured_on_less() -> None:
+    for recipe in PAPER.recipes:
+        table, row = recipe.key.split("/")[1:]
+        once = table in ("figure3", "kernels") or row == "convnet-fc-k11"
+        count = 1 if once else 5 if table in ("table1", "table2") and row != "em-capsnet" else 3
+        assert len(recipe.seeds) == count, recipe.key
+        few = table in ("table3", "groups", "averages")
+        assert ("gu2021.affine_few" in recipe.measures) == few, recipe.key
+        assert ("gu2021.affine" in recipe.measures) == (table in ("table1", "table2")), recipe.key
+        if recipe.plan.data == "multimnist":
+            assert recipe.plan.train.validate_every == (12_000 if recipe.plan.data_options["partners"] == 100 else 0), (
+                recipe.key
+            )
+        if count < 5 and table in ("table3", "table4", "multimnist", "figure3", "table5"):
+            assert ("one run" if once else "the mean of three runs, not of five") in recipe.departures, recipe.key
 
 
 def test_rows_of_one_setting_are_one_recipe() -> None:
