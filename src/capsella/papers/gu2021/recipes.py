@@ -215,7 +215,7 @@ def _table3() -> list[Recipe]:
 
 
 def _kernel_seeds(name: str, size: int) -> tuple[int, ...]:
-    # the slowest, of which the paper prints no accuracy.
+    # among the slowest, and the paper prints no accuracy of it.
     return SEEDS[:1] if (name, size) == ("convnet-fc", 11) else FEWER
 
 
