@@ -65,8 +65,8 @@ _BY_COUNT = (
     "not say",
 )
 _RAW = ("without a squash the margin loss, or what stands for it, is of raw lengths: the paper does not say",)
-_LENGTHS = ("cross entropy is of lengths divided by their sum: the paper does not say of what",)
-_BINARY = ("binary cross entropy is of lengths, summed over classes: the paper does not say of what",)
+_LENGTHS = ("cross entropy is of lengths divided by their sum: the paper does not say how lengths become what it is of",)
+_BINARY = ("binary cross entropy is of lengths, summed over classes: the paper does not say sum or mean",)
 _OTHER_START = (
     "the start differs with the component: ±1/√M where votes are summed, ±1/√8 in Aff-CapsNet, which takes their mean; "
     "from ±1/√M a mean of thousands would vanish, from ±1/√8 their sum diverges",
