@@ -30,6 +30,8 @@ LAYER_FIGURES = {
 _ROW = 4
 # of a training, and steps at the most: what counts as early.
 _EARLY, _EARLY_STEPS = 1 / 3, 20_000
+# readings at the end of a curve: what counts as late.
+_LATE = 5
 
 
 def final(result: Result) -> float | None:
@@ -52,6 +54,15 @@ def training(result: Result) -> float | None:
     """Return the accuracy on the training batches of the last epoch."""
     found = result.history["accuracy"]
     return float(found[-1]) if found else None
+
+
+def training_late(result: Result) -> float | None:
+    """Return the accuracy on the training batches over the last readings of the curve, each since the one before.
+
+    Where an epoch is the whole training, the accuracy of the last epoch counts the start in, too.
+    """
+    found = result.curve["accuracy"][-_LATE:]
+    return statistics.fmean(found) if found and result.status != "non-finite" else None
 
 
 def error(result: Result) -> float | None:
@@ -140,10 +151,12 @@ def clean(result: Result) -> float | None:
 
 
 def affine(name: str) -> Callable[[Result], float | None]:
-    """Return what reads the accuracy on a reading of AffNIST's test images (gu2021)."""
+    """Return what reads the accuracy on a reading of AffNIST's test images, on all versions or on a few (gu2021)."""
 
     def read(result: Result) -> float | None:
-        return None if result.status == "non-finite" else measured("gu2021.affine", name, "accuracy")(result)
+        found = [dig(result.measured, f"gu2021.{measure}", name, "accuracy") for measure in ("affine", "affine_few")]
+        known = [] if result.status == "non-finite" else [float(value) for value in found if value is not None]
+        return known[0] if known else None
 
     return read
 
@@ -195,6 +208,7 @@ READINGS: dict[str, Reading] = {
     "error": Reading(error, "Error on the test images at the end", best="best_error"),
     "best_error": Reading(best_error, "Lowest error on the test images after any epoch"),
     "training": Reading(training, "Accuracy on the training batches of the last epoch"),
+    "training_late": Reading(training_late, "Accuracy on the last training batches"),
     "clean": Reading(clean, "Accuracy on the test images at the end, standardised as the training images are"),
     "starts": Reading(starts, "The step at which learning starts", "steps"),
     "early_error": Reading(early_error, "Mean error on the test images early in the training"),

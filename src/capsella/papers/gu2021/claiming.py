@@ -11,8 +11,6 @@ from capsella.papers.verdicts import Claim, Evidence
 Row = tuple[str, str, str]
 """A name, the key that should be higher, and the other."""
 
-_BOTH = {"training images": "training", "test images": "final"}
-
 
 def higher_claim(key: str, text: str, source: str, pairs: Sequence[Row], *, reading: str = "affnist", luck: str = "") -> Claim:
     """A figure of the first of each pair is higher than of the second."""
@@ -27,23 +25,24 @@ def higher_claim(key: str, text: str, source: str, pairs: Sequence[Row], *, read
 
 
 def same_claim(key: str, text: str, source: str, one: str, other: str, bound: float, reading: str) -> Claim:
-    """A figure of two recipes differs by no more than ``bound``."""
+    """A figure of two recipes differs by no more than ``bound``, noise included."""
 
     def decide(evidence: Evidence) -> tuple[bool | None, str]:
         luck = "pairs" if reading == "final" else ""
         off = higher(evidence, one, other, reading, luck)
-        says = f"points of accuracy beside the other: {off}"
-        # beyond the bound, but within noise, it may be either.
-        return (True if abs(off.gain) <= bound else None if off.is_higher is None else False), says
+        return off.within(bound), f"points of accuracy beside the other: {off}"
 
     return Claim(f"gu2021/{key}", text, source, (one, other), decide)
 
 
-def squash_claim(key: str, one: str, other: str, where: str, source: str, luck: str = "") -> Claim:
-    """A net is better on training and test images than the other, which has no squash."""
+def squash_claim(
+    key: str, one: str, other: str, where: str, source: str, *, training: str = "training", luck: str = ""
+) -> Claim:
+    """A net is better on training and test images than the other, which has no squash; ``training`` is a reading."""
+    both = {"training images": training, "test images": "final"}
 
     def decide(evidence: Evidence) -> tuple[bool | None, str]:
-        found = {name: higher(evidence, one, other, reading, luck) for name, reading in _BOTH.items()}
+        found = {name: higher(evidence, one, other, reading, luck) for name, reading in both.items()}
         says = ", ".join(f"{name} {difference}" for name, difference in found.items())
         return all_of([each.is_higher for each in found.values()]), f"points of accuracy with a squash beside none: {says}"
 

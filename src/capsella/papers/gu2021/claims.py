@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from capsella.papers.gu2021.affine_claims import AFFINE_CLAIMS, OWN_AFFINE_CLAIMS
-from capsella.papers.gu2021.compact_claims import COMPACT_CLAIMS, OWN_COMPACT_CLAIMS
+from capsella.papers.gu2021.compact_claims import COMPACT_CLAIMS, OWN_COMPACT_CLAIMS, more
 from capsella.papers.gu2021.deciding import all_of, higher, values_of
 from capsella.papers.gu2021.effects import mean_compactness
 from capsella.papers.gu2021.nets import compact, convnet, kernel, overlapping, robust
@@ -19,16 +19,13 @@ _LK = convnet("convnet-fc-lk")
 def _conclusion(evidence: Evidence) -> tuple[bool | None, str]:
     average = higher(evidence, robust("convnet-avg"), robust("capsnet"), "affnist")
     large = higher(evidence, _LK, _CAPS, "final", "pairs")
-    squashed, capsnet = (_mean_score(evidence, compact("mnist", row)) for row in ("convnet-cr-sf", "capsnet"))
+    found = [values_of(evidence, compact("mnist", row), mean_compactness) for row in ("convnet-cr-sf", "capsnet")]
+    squashed, capsnet = map(statistics.fmean, found)
     says = (
         f"beside CapsNet: ConvNet-Avg {average} points on AffNIST, ConvNet-FC(LK) {large} on overlapping digits; "
         f"compactness {squashed:.3f} of ConvNet-CR-SF, {capsnet:.3f} of CapsNet"
     )
-    return all_of([average.is_higher, large.is_higher, squashed > capsnet]), says
-
-
-def _mean_score(evidence: Evidence, key: str) -> float:
-    return statistics.fmean(values_of(evidence, key, mean_compactness))
+    return all_of([average.is_higher, large.is_higher, more(*found).is_higher]), says
 
 
 def _no_convnet(evidence: Evidence) -> tuple[bool | None, str]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from capsella.papers.gu2021.compact import Convention, score
-from capsella.papers.gu2021.deciding import Read, interval, values_of
-from capsella.papers.gu2021.nets import FACTORS, ablated, compact, convnet, kernel, overlapping, pairs_kernel, robust
+from capsella.papers.gu2021.deciding import Read, came_to_it, failures, interval, values_of
+from capsella.papers.gu2021.nets import FACTORS, STOP, ablated, compact, convnet, kernel, overlapping, pairs_kernel, robust
 from capsella.papers.readings import READINGS, dig
 from capsella.papers.results import Result
 from capsella.papers.verdicts import Evidence, Missing
@@ -48,23 +48,36 @@ class Effect:
         gain: with it less without it, times 100.
         half: half the 95% interval; None of single runs.
         runs: fewest of both.
+        failed: runs of both that came to no figure.
+        is_level: whether all runs that stop at an accuracy came to it.
     """
 
     pair: Pair
     gain: float
     half: float | None
     runs: int
+    failed: int = 0
+    is_level: bool = True
 
     @property
     def says(self) -> str:
-        """Whether it helps, harms or is open: an interval that has zero in it, or none at all, says nothing."""
-        if self.half is None or abs(self.gain) <= self.half:
+        """Whether it helps, harms or is open: an interval that has zero in it, or none at all, says nothing.
+
+        Nor do nets of which one did not come to the accuracy at which they are compared.
+        """
+        if not self.is_level or self.half is None or abs(self.gain) <= self.half:
             return OPEN
         return HELPS if self.gain > 0 else HARMS
 
     def __str__(self) -> str:
         half = "one run" if self.half is None else f"± {self.half:.2f}"
-        return f"{self.gain:+.2f} {half}".replace("-", "−")
+        level = "" if self.is_level else f", not all at {STOP:.2%}"
+        return f"{self.gain:+.2f} {half}{level}".replace("-", "−")
+
+    @property
+    def counted(self) -> str:
+        """Its runs, and those that failed."""
+        return f"{self.runs}, {self.failed} failed" if self.failed else str(self.runs)
 
 
 _AFF = ablated("baseline")
@@ -72,19 +85,29 @@ _CAPS = overlapping("baseline")
 
 COMPONENTS: Mapping[str, tuple[Pair, ...]] = {
     "dynamic routing": (
-        Pair(AFFINE, ablated("dr"), _AFF, "Table 2"),
+        Pair(AFFINE, ablated("dr"), _AFF, "Table 2; the start differs too, ±1/√M for ±1/√8"),
         Pair(AFFINE, robust("capsnet"), robust("capsnet-nor"), "Table 1, matrices not shared"),
         Pair(OVERLAP, _CAPS, overlapping("nor"), "Table 4"),
-        Pair(COMPACT, compact("mnist", "capsnet"), compact("mnist", "convnet-cr-sf"), "Table 5"),
+        Pair(
+            COMPACT,
+            compact("mnist", "capsnet"),
+            compact("mnist", "convnet-cr-sf"),
+            "Table 5; the start, a bias and a factor of 1/10 differ too",
+        ),
     ),
     "a matrix for every capsule": (
-        Pair(AFFINE, ablated("not-shared"), _AFF, "Table 2"),
+        Pair(AFFINE, ablated("not-shared"), _AFF, "Table 2; a tenth of each vote for their mean, too, and the start"),
         Pair(OVERLAP, _CAPS, overlapping("shared"), "Table 4"),
     ),
     "squash": (
         Pair(AFFINE, _AFF, ablated("no-squash"), "Table 2"),
         Pair(OVERLAP, _CAPS, overlapping("no-squash"), "Table 4"),
-        Pair(COMPACT, compact("mnist", "convnet-cr-sf"), compact("mnist", "convnet-cr"), "Table 5"),
+        Pair(
+            COMPACT,
+            compact("mnist", "convnet-cr-sf"),
+            compact("mnist", "convnet-cr"),
+            "Table 5; with the margin loss, and no ReLU below",
+        ),
     ),
     "margin loss": (
         Pair(AFFINE, _AFF, ablated("cross-entropy"), "Table 2, for cross entropy"),
@@ -99,7 +122,7 @@ COMPONENTS: Mapping[str, tuple[Pair, ...]] = {
     "its mask": (
         Pair(AFFINE, _AFF, ablated("normal-reconstruction"), "Table 2"),
         Pair(OVERLAP, _CAPS, overlapping("normal-reconstruction"), "Table 4"),
-        Pair(COMPACT, compact("mnist", "convnet-cr"), compact("mnist", "convnet-r"), "Table 5"),
+        Pair(COMPACT, compact("mnist", "convnet-cr"), compact("mnist", "convnet-r"), "Table 5; with another readout and loss"),
     ),
     "kernels of 9 for 5": (
         Pair(AFFINE, kernel("capsnet", 9), kernel("capsnet", 5), "Table 3, CapsNet"),
@@ -129,7 +152,15 @@ def effect(evidence: Evidence, pair: Pair) -> Effect:
     """Return what the component of two nets does; raise ``Missing`` where one has not run."""
     one, other = (values_of(evidence, key, _READ[pair.kind]) for key in (pair.with_it, pair.without))
     gain, half = interval(one, other)
-    return Effect(pair, 100 * gain, None if half is None else 100 * half, min(len(one), len(other)))
+    two = (pair.with_it, pair.without)
+    return Effect(
+        pair,
+        100 * gain,
+        None if half is None else 100 * half,
+        min(len(one), len(other)),
+        failures(evidence, _READ[pair.kind], *two),
+        came_to_it(evidence, *two),
+    )
 
 
 def effects(evidence: Evidence) -> dict[str, list[Effect]]:
@@ -148,7 +179,7 @@ def effects(evidence: Evidence) -> dict[str, list[Effect]]:
 def rows(evidence: Evidence) -> list[tuple[str, ...]]:
     """Return the table of effects: component, kind, where, gain with its interval, what it says, runs."""
     return [
-        (component, each.pair.kind, each.pair.where, str(each), each.says, str(each.runs))
+        (component, each.pair.kind, each.pair.where, str(each), each.says, each.counted)
         for component, some in effects(evidence).items()
         for each in some
     ]

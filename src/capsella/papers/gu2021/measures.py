@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from capsella.papers.gu2021.affine import affine, seen
+from capsella.papers.gu2021.affine import affine, affine_few, seen
 from capsella.papers.gu2021.compact import compactness
 from capsella.papers.gu2021.features import mapped, perturbed
 from capsella.papers.gu2021.overlap import overlapping
 
-__all__ = ["affine", "compactness", "mapped", "overlapping", "perturbed", "seen"]
+__all__ = ["affine", "affine_few", "compactness", "mapped", "overlapping", "perturbed", "seen"]
