@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from capsella.papers.readings import READINGS, measured
+from capsella.papers.readings import READINGS, dig, measured
 from capsella.papers.verdicts import ENOUGH, Claim, Evidence, Missing
 from capsella.papers.yang2021.deciding import Difference, all_of, lower
 
@@ -14,7 +14,7 @@ Decide = Callable[[Evidence], tuple[bool | None, str]]
 Pair = tuple[str, str, str]
 """A name, the row whose figure should be lower, and the other."""
 
-
+GENERATED = "chen2019.generated"
 # of errors on the images of one AC-GAN: what two nets may differ by, 20 of its 4,000 images.
 ONE_PAIR = 0.005
 
@@ -56,17 +56,37 @@ def all_lower(pairs: Sequence[Pair], data: str, *, reading: str = "error") -> De
 
 
 def paired(evidence: Evidence, one: str, other: str, reading: str) -> Difference:
-    """Compare a figure of two recipes seed by seed, where runs of one seed saw the same images.
+    """Compare a figure of two recipes seed by seed, where runs of one seed saw the same images; raise ``Missing`` where not.
 
     The noise is two standard errors of the mean difference where both have three runs of the same seeds.
     """
-    by_seed = [{result.seed: READINGS[reading](result) for result in evidence.results(row)} for row in (one, other)]
-    pairs = [(by_seed[0][seed], by_seed[1][seed]) for seed in sorted(by_seed[0].keys() & by_seed[1].keys())]
-    gains = [second - first for first, second in pairs if first is not None and second is not None]
+    by_seed = [{result.seed: result for result in evidence.results(row)} for row in (one, other)]
+    pairs = [tuple(results[seed] for results in by_seed) for seed in sorted(by_seed[0].keys() & by_seed[1].keys())]
+    for pair in pairs:
+        digests = {dig(result.measured, GENERATED, "digest") for result in pair}
+        if len(digests) > 1 or None in digests:
+            raise Missing(f"{one} on the images of {other}, seed {pair[0].seed}")
+    read = [tuple(READINGS[reading](result) for result in pair) for pair in pairs]
+    gains = [second - first for first, second in read if first is not None and second is not None]
     if len(gains) < len(pairs) or not gains:
         raise Missing(one)
+    return mean_of(gains, ONE_PAIR)
+
+
+def mean_of(gains: Sequence[float], alone: float) -> Difference:
+    """Return a mean with two standard errors of it, or with ``alone`` where there are fewer than three."""
     enough = len(gains) >= ENOUGH
-    return Difference(statistics.fmean(gains), 2 * statistics.stdev(gains) / math.sqrt(len(gains)) if enough else ONE_PAIR)
+    return Difference(statistics.fmean(gains), 2 * statistics.stdev(gains) / math.sqrt(len(gains)) if enough else alone)
+
+
+def any_of(answers: Sequence[bool | None]) -> bool | None:
+    """Return whether one holds and none does not; nobody knows where all are open.
+
+    Example:
+        >>> any_of([True, None]), any_of([True, False]), any_of([None, None])
+        (True, False, None)
+    """
+    return False if False in answers else True if True in answers else None
 
 
 def both(*decides: Decide) -> Decide:
