@@ -95,6 +95,7 @@ def test_the_settings_are_those_of_the_released_prototxts() -> None:
         same, own = PLANS[f"controls/{data}-capsnet-same"], PLANS[f"table2/{data}-fc-gcapsnet"]
         assert same.train == own.train
         assert same.model_options == PLANS[f"table2/{data}-capsnet"].model_options
+        assert PLANS[f"time/{data}-capsnet"].train == PLANS[f"time/{data}-fc-gcapsnet"].train
     agreeing = PLANS["table2/mnist-capsnet"].model_options
     assert (agreeing["num_iters"], agreeing["primary_squash"], agreeing["relu"]) == (4, "none", "primary")
     assert [PLANS[f"rate/mnist-{name}"].train.lr for name in ("printed", "undivided")] == [0.01, 1.0]
@@ -181,10 +182,16 @@ def in_the_dark(main: float = 0.1, *, fault: float = 1.0) -> dict[str, Any]:
 
 
 def in_the_light(universal: float = 0.1, *, own: float = 0.5, seeing: float = 0.2, zeros: float = 0.2) -> dict[str, Any]:
-    figures = {"eps": 0.03, "clean": 0.99, "zero_images": 0.3, "zero_pixels": zeros}
+    figures = {"eps": 0.03, "clean": 0.99, "zero_images": 0.3, "zero_pixels": 0.9}
     curve = {"eps": 0.03, "iterations": [0, 50, 100], "accuracies": [0.98, 0.5, universal]}
     parts = dict.fromkeys(("universal-main", "universal-0.1", "universal-0.3"), curve)
-    return {"chen2019.whitebox": {"own": {**figures, "accuracy": own}, "difference": {"accuracy": seeing}, **parts}}
+    return {
+        "chen2019.whitebox": {
+            "own": {**figures, "accuracy": own},
+            "difference": {"accuracy": seeing, "zero_pixels": zeros},
+            **parts,
+        }
+    }
 
 
 def seconds_of(step: float) -> dict[str, Any]:
@@ -458,7 +465,8 @@ def test_the_readings_of_this_paper() -> None:
     assert READINGS["generated_early"](made) == pytest.approx(0.13 / 3)
     assert (READINGS["blackbox"](made), READINGS["unscaled"](made), READINGS["twice"](made)) == (0.1, 0.1135, 0.1135)
     assert (READINGS["universal"](made), READINGS["universal3"](made), READINGS["fgsm"](made)) == (0.1, 0.1, 0.5)
-    assert (READINGS["zero_images"](made), READINGS["zero_pixels"](made), READINGS["coupling_sum"](made)) == (0.3, 0.2, 1.0)
+    assert (READINGS["zero_images"](made), READINGS["zero_pixels"](made), READINGS["coupling_sum"](made)) == (0.3, 0.9, 1.0)
+    assert READINGS["zero_pixels_seeing"](made) == 0.2
     bare = result()
     names = ("generated5", "generated_early", "blackbox", "unscaled", "universal", "universal3", "fgsm", "coupling_sum")
     assert all(READINGS[name](bare) is None for name in names)

@@ -78,6 +78,12 @@ PAPER = Paper(
         _attack("fgsm", "", "Accuracy on MNIST under FGSM with the net's own gradient, 8 of 255", "fgsm"),
         _attack("zero-images", "", "Images whose gradient is zero everywhere", "zero_images"),
         _attack("zero-pixels", "", "Values of the gradient by the image that are zero", "zero_pixels"),
+        _attack(
+            "zero-pixels-difference",
+            "Section 4.4",
+            "The same of the difference of scores, which sees through margins that are kept",
+            "zero_pixels_seeing",
+        ),
         Table(
             "couplings",
             "Table 1",

@@ -101,11 +101,14 @@ def _fgsm_is_weak(evidence: Evidence) -> _Answer:
 
 
 def _zeros(evidence: Evidence) -> _Answer:
-    pixels, images = (
-        {name: mean_seen(evidence, row, WHITE, "own", figure) for name, row in {**NETS, **ROUTED}.items()}
-        for figure in ("zero_pixels", "zero_images")
+    pixels, own, images = (
+        {name: mean_seen(evidence, row, WHITE, part, figure) for name, row in {**NETS, **ROUTED}.items()}
+        for part, figure in (("difference", "zero_pixels"), ("own", "zero_pixels"), ("own", "zero_images"))
     )
-    says = f"values of the gradient that are zero: {_of_all(pixels)}; images without any: {_of_all(images)}"
+    says = (
+        f"values of the gradient that are zero, of the difference of scores {_of_all(pixels)}; of the net's own loss "
+        f"{_of_all(own)}, images without any {_of_all(images)}"
+    )
     return all(pixels[name] < pixels["cnn"] for name in pixels if name != "cnn"), says
 
 
@@ -180,7 +183,8 @@ ROBUSTNESS = (
     ),
     Claim(
         "chen2019/zeros",
-        "Fewer values of the gradient by the image are zero in capsule nets than in the CNN.",
+        "Fewer values of the gradient by the image are zero in capsule nets than in the CNN (here: of the difference of "
+        "scores, because the margin loss of an image that keeps its margins has no gradient at all).",
         "section 4.4",
         _FIVE,
         _zeros,

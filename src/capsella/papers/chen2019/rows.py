@@ -244,12 +244,15 @@ def _times() -> list[Recipe]:
         Recipe(
             timed(data, name),
             f"{SETS[data]}, {MODELS[name]}",
-            # nothing is measured on the way, which would be in the time.
-            replace(plan_of(data, name, options={"reconstruction": "none"}, train=short), validate=None),
+            # of one solver, so that the routing alone differs; nothing is measured on the way, which would be in the time.
+            replace(
+                plan_of(data, name, options={"reconstruction": "none"}, train={**plan_of(data, _FC).train.as_dict(), **short}),
+                validate=None,
+            ),
             # a time is of a device, not of a seed.
             seeds=(0,),
             measures=(_TIMING,),
-            departures=(_PRECISION, "nets without a decoder; the paper prints no times"),
+            departures=(_PRECISION, "nets without a decoder, both by the FC G-CapsNet's solver; the paper prints no times"),
             quick=_QUICK_TIME if data == "mnist" else None,
             alone=True,
         )
