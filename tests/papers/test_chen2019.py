@@ -140,6 +140,12 @@ def test_departures_are_those_of_the_row() -> None:
     }
     assert "the decoder sees" in said["table2/mnist-conv-gcapsnet"]
     assert "the decoder sees" not in said["table2/mnist-conv-gcapsnet-no-reconstruction"]
+    assert {row for row, words in said.items() if "the digit that the AC-GAN was asked for" in words} == {CNN, FC, CONV}
+    assert {row for row, words in said.items() if "the AC-GAN is that of Keras' example" in words} == {CNN, FC, CONV}
+    measured = {recipe.key.removeprefix("chen2019/") for recipe in PAPER.recipes if set(recipe.measures) - {"yang2021.timing"}}
+    assert {row for row, words in said.items() if "convolutions in TF32" in words} == measured
+    assert {row for row, words in said.items() if "convolutions without a bias" in words} == {"table2/cifar10-multi-gcapsnet"}
+    assert {row for row, words in said.items() if "35.4M" in words} == {CNN, "controls/mnist-cnn-shifted"}
 
 
 # ---- claims
