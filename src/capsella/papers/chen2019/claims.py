@@ -70,7 +70,7 @@ def _same_net(evidence: Evidence) -> tuple[bool | None, str]:
 def _margins(data: str) -> list[Pair]:
     return [
         (MODELS[name], cell(data, name), row("margin", f"{data}-{name}-0.9"))
-        for name in ((_FC + WITHOUT, "capsnet") if data == "mnist" else (_FC, "capsnet"))
+        for name in ((_FC + WITHOUT, "capsnet") if data == "mnist" else (_FC,))
     ]
 
 
