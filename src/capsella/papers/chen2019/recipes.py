@@ -44,7 +44,7 @@ PAPER = Paper(
             "Mean error on what AC-GAN draws after its epochs 1 to 3",
             _THREE,
             reading="generated_early",
-            note="The plot and the list of printed numbers have each epoch.",
+            note="The plot and the list of printed numbers have each epoch; epochs 2 and 3 decide the claim.",
         ),
         _attack(
             "blackbox",
