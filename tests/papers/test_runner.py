@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from capsella.errors import RunError
-from capsella.papers import executors, runner
+from capsella.papers import executors, measuring, runner
 from capsella.papers.cost import estimate
 from capsella.papers.executors import Done, Place, default_executor, executor_by_name, here
 from capsella.papers.measuring import MEASURED
@@ -241,6 +241,24 @@ def test_a_run_that_ended_unmeasured_is_measured_and_not_trained_again(tmp_path:
     run(tmp_path, todo, keep=True)
     assert (folder / "record.json").stat().st_mtime_ns == stamp
     assert content(tmp_path)[todo[0].name] == whole[todo[0].name]
+
+
+def test_a_measure_that_fails_keeps_those_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, asked = ("peer2022.inside", "peer2022.nothing"), []
+    run(tmp_path, jobs([recipe("broken", seeds=(0,), measures=names)]))
+    folder = tmp_path / "work/peer2022/table1/broken/seed-0"
+    kept = json.loads((folder / MEASURED).read_text())
+    assert list(kept) == ["peer2022.inside"]
+
+    def note(name: str) -> Any:
+        asked.append(name)
+        return lambda *_: {"answer": 42}
+
+    monkeypatch.setattr(measuring, "measure_by_name", note)
+    # and they are not measured again.
+    assert measuring.measure(folder, names, None) == {**kept, "peer2022.nothing": {"answer": 42}}
+    assert asked == ["peer2022.nothing"]
+    assert json.loads((folder / MEASURED).read_text()) == {**kept, "peer2022.nothing": {"answer": 42}}
 
 
 def test_processes_side_by_side_record_the_same(tmp_path: Path, whole: dict[str, Any]) -> None:

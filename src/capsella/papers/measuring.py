@@ -48,7 +48,7 @@ def measure_by_name(name: str) -> Measure:
 
 
 def measure(folder: Path, names: tuple[str, ...], root: str | None) -> dict[str, Any]:
-    """Return what was measured on a run, and measure what was not yet.
+    """Return what was measured on a run, and measure what was not yet; each measure is on disk once it is done.
 
     Args:
         folder: of a run that has ended.
@@ -69,8 +69,10 @@ def measure(folder: Path, names: tuple[str, ...], root: str | None) -> dict[str,
         # than the training's would have to be compiled for a few batches.
         plainly = routing.prefer("reference") if device.type == "cuda" else contextlib.nullcontext()
         with torch.random.fork_rng(), plainly, moved_to(run.model, device):
-            found |= {name: as_json(dict(measure_by_name(name)(run, splits, device))) for name in missing}
-        write_json(path, found)
+            for name in missing:
+                found[name] = as_json(dict(measure_by_name(name)(run, splits, device)))
+                # after each one: a measure that fails, or is cut off, loses none before it.
+                write_json(path, found)
     return found
 
 

@@ -247,6 +247,10 @@ READINGS: dict[str, Reading] = {
     "fgsm": Reading(measured("chen2019.whitebox", "own", "accuracy"), "Accuracy under FGSM from the net itself, 8 of 255"),
     "zero_images": Reading(measured("chen2019.whitebox", "own", "zero_images"), "Share of images whose gradient is zero"),
     "zero_pixels": Reading(measured("chen2019.whitebox", "own", "zero_pixels"), "Share of the gradient's values that are zero"),
+    "zero_pixels_seeing": Reading(
+        measured("chen2019.whitebox", "difference", "zero_pixels"),
+        "Share of the values that are zero, of the gradient of the difference of scores",
+    ),
     "coupling_sum": Reading(
         measured("chen2019.couplings", "over_classes", "mean"), "Mean sum of a capsule's couplings over the classes", "ratio"
     ),

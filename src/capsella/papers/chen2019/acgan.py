@@ -12,8 +12,8 @@ convolution of D. D learns from B real and B generated images, G from 2B more:
 Sizes, the rate of 2e-4 and β₁ = 0.5 are the paper's; what it does not say (kernels, strides, soft labels, weights, starts,
 batches of 100 in the order of the files) is that of Keras' example ``mnist_acgan.py``, whose sizes and rates are the same.
 
-Departures: none that is known; Keras of 2018 divided a weighted loss by the share of weights that are not 0, which would double
-the class loss of D.
+Departure: Keras of 2018 divided a weighted loss by the share of its weights that are not 0, a half in L_D, which doubled the
+class loss of D. Here it is the mean that the example's weights, 2 and 0, are chosen for.
 
 Everything random comes from generators of its own, so that nothing depends on what else a program draws; products are in
 float32, and cuDNN takes algorithms that add in a fixed order.

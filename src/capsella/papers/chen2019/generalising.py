@@ -2,49 +2,66 @@
 
 from __future__ import annotations
 
-from capsella.papers.chen2019.deciding import claim, listed, paired
+import itertools
+import statistics
+
+from capsella.papers.chen2019.deciding import any_of, claim, listed, mean_of, paired, within
 from capsella.papers.chen2019.nets import MODELS
 from capsella.papers.chen2019.robustness import NETS
 from capsella.papers.verdicts import Evidence
 from capsella.papers.yang2021.deciding import all_of, span_of
 
-# of the error on generated images: what "no significant difference" is.
-_CONVERGED = 0.005
+# of the error on generated images: what "no significant difference" is, and what single runs may differ by, 12 of 4,000.
+_CONVERGED, _ONE_LATE = 0.005, 0.003
+# after the first epoch errors are the largest of all, and the paper's own FC net has more than the CNN; after the fourth there
+# are hardly any.
+_FIRST, _EARLY, _LATE = 1, (2, 3), (4, 5)
 
 _DRAWN = tuple(NETS.values())
 
 
 def _generated(evidence: Evidence) -> tuple[bool | None, str]:
-    found = {name: paired(evidence, each, _DRAWN[0], "generated_early") for name, each in list(NETS.items())[1:]}
-    means = listed({MODELS[name]: evidence.mean(each, "generated_early") for name, each in NETS.items()})
-    says = ", ".join(f"{MODELS[name]} {difference}" for name, difference in found.items())
-    answer = all_of([each.is_lower for each in found.values()])
-    return answer, f"mean error on images of epochs 1 to 3: {means}; points beside the CNN on the same images: {says}"
+    answers, words = [], []
+    for name, each in list(NETS.items())[1:]:
+        found = {epoch: paired(evidence, each, _DRAWN[0], f"generated{epoch}") for epoch in (_FIRST, *_EARLY)}
+        answers.append(any_of([found[epoch].is_lower for epoch in _EARLY]))
+        words.append(f"{MODELS[name]} {', '.join(map(str, found.values()))}")
+    means = listed({MODELS[name]: evidence.mean(each, f"generated{_FIRST}") for name, each in NETS.items()})
+    return all_of(answers), (
+        f"points beside the CNN on the same images, after epochs 1 to 3: {'; '.join(words)}; after the first, which does not "
+        f"decide, errors are {means}"
+    )
 
 
 def _converged(evidence: Evidence) -> tuple[bool | None, str]:
-    parts, apart = [], []
-    for epoch in (4, 5):
-        errors = [evidence.mean(each, f"generated{epoch}") for each in _DRAWN]
-        apart.append(max(errors) - min(errors))
-        parts.append(f"epoch {epoch} {span_of(errors, '.2%')}")
-    return max(apart) <= _CONVERGED, f"errors on generated images: {', '.join(parts)}"
+    parts, answers = [], []
+    for epoch in _LATE:
+        reading = f"generated{epoch}"
+        found = [paired(evidence, one, two, reading, _ONE_LATE) for one, two in itertools.combinations(_DRAWN, 2)]
+        answers += [within(each, _CONVERGED) for each in found]
+        errors = [evidence.mean(each, reading) for each in _DRAWN]
+        parts.append(f"epoch {epoch} {span_of(errors, '.2%')}, apart by {', '.join(map(str, found))} points")
+    return all_of(answers), f"errors on generated images: {'; '.join(parts)}"
 
 
 def _same_images(evidence: Evidence) -> tuple[bool | None, str]:
-    found, apart = [], []
+    words, answers = [], []
     for name, each in NETS.items():
-        own = evidence.mean(each, "error")
-        generated = [evidence.mean(each, f"generated{epoch}") for epoch in (4, 5)]
-        apart += [abs(error - own) for error in generated]
-        found.append(f"{MODELS[name]} {span_of(generated, '.2%')} ({own:.2%} on test images)")
-    return max(apart) <= _CONVERGED, f"errors on images of epochs 4 and 5: {', '.join(found)}"
+        own = evidence.values(each, "error")
+        generated = {epoch: evidence.values(each, f"generated{epoch}") for epoch in _LATE}
+        for errors in generated.values():
+            gains = [mine - drawn for mine, drawn in zip(own, errors, strict=True)]
+            answers.append(within(mean_of(gains, _ONE_LATE), _CONVERGED))
+        means = span_of(list(map(statistics.fmean, generated.values())), ".2%")
+        words.append(f"{MODELS[name]} {means} ({statistics.fmean(own):.2%} on test images)")
+    return all_of(answers), f"errors on images of epochs 4 and 5: {', '.join(words)}"
 
 
 GENERALISING = (
     claim(
         "generated",
-        "On images that AC-GAN draws early on both G-CapsNets have lower errors than the CNN.",
+        "On images that AC-GAN draws early on both G-CapsNets have lower errors than the CNN (here: after its second or third "
+        "epoch, and higher ones after neither).",
         "section 4.2, Table 3",
         _DRAWN,
         _generated,
@@ -60,7 +77,8 @@ GENERALISING = (
     ),
     claim(
         "as-test-images",
-        f"By then they are as MNIST's images: errors are as on the test images (here: within {100 * _CONVERGED:.1f} points).",
+        f"By then they are as MNIST's images: errors are as on the test images (here: within {100 * _CONVERGED:.1f} points; "
+        "those printed are next to none, and lie further below).",
         "section 4.2",
         _DRAWN,
         _same_images,

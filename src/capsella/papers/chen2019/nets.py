@@ -55,18 +55,20 @@ ADAM = {"optimiser": "adam", **_INVERSE}
 """The solver of the G-CapsNets on MNIST, at a rate of 1e-3."""
 
 _TRAINS: dict[tuple[str, str], TrainConfig] = {
-    ("mnist", ""): _train(**ADAM, lr=1e-3, margins=(0.7, 0.1), validate_every=200),
+    ("mnist", ""): _train(**ADAM, lr=1e-3, margins=(0.7, 0.1)),
     ("mnist", "capsnet"): _train(
         **{**_SGD, "lr": ROUTED_RATE, "schedule": "inverse", "inverse_gamma": 2e-4, "inverse_power": 0.9},
         margins=(0.7, 0.1),
-        validate_every=200,
     ),
-    ("cifar10", ""): _train(**_SGD, **_FALLS, lr=1e-3 * UNDIVIDED, margins=(0.6, 0.1), validate_every=250),
-    ("cifar10", "cnn"): _train(**_SGD, **_FALLS, lr=1e-3, weight_decay=5e-4, validate_every=250),
+    ("cifar10", ""): _train(**_SGD, **_FALLS, lr=1e-3 * UNDIVIDED, margins=(0.6, 0.1)),
+    ("cifar10", "cnn"): _train(**_SGD, **_FALLS, lr=1e-3, weight_decay=5e-4),
     ("cifar10", "capsnet"): _train(**_SGD, **_INVERSE, lr=ROUTED_RATE, margins=(0.6, 0.1), steps=60_000),
     ("cifar10", "multi-gcapsnet"): _train(**ADAM, lr=2e-3, margins=(0.6, 0.1), steps=20_000),
 }
 """As the released prototxts say, by data set and net; where there is none of a net, the set's other nets have one."""
+
+LOOKS = {"mnist": 200, "cifar10": 250}
+"""Steps between two looks at the test images where the curve is read; else there is one after each epoch and at the end."""
 
 _CIFAR: dict[str, dict[str, Any]] = {
     "cnn": {},
@@ -140,7 +142,7 @@ def em_plan() -> Plan:
         split="train",
         validate="test",
         test=False,
-        train=_train(**ADAM, lr=1e-3, loss="spread", bias_rate=1, validate_every=200),
+        train=_train(**ADAM, lr=1e-3, loss="spread", bias_rate=1),
     )
 
 
