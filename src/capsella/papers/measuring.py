@@ -57,20 +57,20 @@ def measure(folder: Path, names: tuple[str, ...], root: str | None) -> dict[str,
     """
     path = folder / MEASURED
     found = _read(path)
-    missing = [name for name in names if name not in found]
+    missing = {name: measure_by_name(name) for name in names if name not in found}
     if missing:
         run = Run.load(folder)
         plan = Plan.of(run.config["plan"])
         splits = plan.load(root)
-        further = {each for name in missing for each in vars(measure_by_name(name)).get("wanted", _nothing)(plan)}
+        further = {each for function in missing.values() for each in vars(function).get("wanted", _nothing)(plan)}
         splits |= {each: load_data(each, split="test", root=root) for each in sorted(further)}
         device = torch.device(accelerator(plan.train.device))
         # a network that is built draws weights, and other runs may go on in this process; on a GPU kernels of another precision
         # than the training's would have to be compiled for a few batches.
         plainly = routing.prefer("reference") if device.type == "cuda" else contextlib.nullcontext()
         with torch.random.fork_rng(), plainly, moved_to(run.model, device):
-            for name in missing:
-                found[name] = as_json(dict(measure_by_name(name)(run, splits, device)))
+            for name, function in missing.items():
+                found[name] = as_json(dict(function(run, splits, device)))
                 # after each one: a measure that fails, or is cut off, loses none before it.
                 write_json(path, found)
     return found
