@@ -7,8 +7,8 @@ from capsella.papers.chen2019.deciding import Decide, Pair, all_lower, both, cla
 from capsella.papers.chen2019.generalising import GENERALISING
 from capsella.papers.chen2019.nets import MODELS, PRINTED, SETS, WITHOUT, cell, row
 from capsella.papers.chen2019.robustness import ROBUSTNESS
+from capsella.papers.deciding import all_of
 from capsella.papers.verdicts import Evidence
-from capsella.papers.yang2021.deciding import all_of
 
 ITERATIONS = (1, 2, 3, 4, 5)
 """Of dynamic routing on MNIST; those of the released net, four, are in Table 2."""

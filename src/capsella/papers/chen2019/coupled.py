@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from capsella.papers.chen2019.deciding import claim, listed, lower_claim, seen
 from capsella.papers.chen2019.nets import PRINTED, SETS, WITHOUT, cell, row
+from capsella.papers.deciding import span_of
 from capsella.papers.verdicts import Claim, Evidence
-from capsella.papers.yang2021.deciding import span_of
 
 _COUPLINGS = "chen2019.couplings"
 # of the sum of a capsule's couplings: from where on it is another than 1.

@@ -6,10 +6,11 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+from capsella.papers.deciding import all_of
 from capsella.papers.readings import READINGS, dig, measured
 from capsella.papers.results import Result
 from capsella.papers.verdicts import ENOUGH, Claim, Evidence, Missing
-from capsella.papers.yang2021.deciding import LUCK, SHORT_LUCK, Difference, all_of
+from capsella.papers.yang2021.deciding import LUCK, SHORT_LUCK, Difference
 
 Decide = Callable[[Evidence], tuple[bool | None, str]]
 Pair = tuple[str, str, str]

@@ -8,8 +8,8 @@ import statistics
 from capsella.papers.chen2019.deciding import any_of, claim, listed, mean_of, paired, within
 from capsella.papers.chen2019.nets import MODELS
 from capsella.papers.chen2019.robustness import NETS
+from capsella.papers.deciding import all_of, span_of
 from capsella.papers.verdicts import Evidence
-from capsella.papers.yang2021.deciding import all_of, span_of
 
 # of the error on generated images: what "no significant difference" is, and what single runs may differ by, 12 of 4,000.
 _CONVERGED, _ONE_LATE = 0.005, 0.003

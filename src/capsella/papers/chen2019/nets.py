@@ -49,7 +49,7 @@ UNDIVIDED = 100
 """The released margin loss does not divide its gradient by the batch of 100: plain SGD goes so many times as far."""
 
 ROUTED_RATE = 0.1
-"""Of dynamic routing: between the prototxts' 0.01 and a hundred times that; in short trials of all three it learned fastest."""
+"""Of dynamic routing: between the prototxts' 0.01 and a hundred times that; README.md says how it was chosen."""
 
 ADAM = {"optimiser": "adam", **_INVERSE}
 """The solver of the G-CapsNets on MNIST, at a rate of 1e-3."""

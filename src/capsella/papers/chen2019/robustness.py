@@ -5,8 +5,8 @@ from __future__ import annotations
 from capsella.papers.chen2019.attacking import FAULTS, ITERATIONS
 from capsella.papers.chen2019.deciding import apart, beyond, listed, mean_of, mean_seen, negated, seen
 from capsella.papers.chen2019.nets import MODELS, WITHOUT, cell, row
+from capsella.papers.deciding import all_of, span_of
 from capsella.papers.verdicts import Claim, Evidence
-from capsella.papers.yang2021.deciding import all_of, span_of
 
 # of the accuracy: what must be left for a net to stand, of what an attack that is "sharp" takes.
 _SHARP = 0.5

@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from itertools import combinations
 
+from capsella.papers.deciding import all_of
 from capsella.papers.gu2021.claiming import higher_claim, only_whole, same_claim, squash_claim
-from capsella.papers.gu2021.deciding import all_of, higher, values_of
+from capsella.papers.gu2021.deciding import higher, values_of
 from capsella.papers.gu2021.nets import GROUPS, KERNEL_NETS, KERNELS, TABLE1, ablated, averaged, grouped, kernel, robust
 from capsella.papers.readings import READINGS
 from capsella.papers.verdicts import Claim, Evidence

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from capsella.papers.gu2021.deciding import all_of, higher
+from capsella.papers.deciding import all_of
+from capsella.papers.gu2021.deciding import higher
 from capsella.papers.verdicts import Claim, Evidence
 
 Row = tuple[str, str, str]

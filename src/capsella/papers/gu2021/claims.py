@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 
+from capsella.papers.deciding import all_of
 from capsella.papers.gu2021.affine_claims import AFFINE_CLAIMS, OWN_AFFINE_CLAIMS
 from capsella.papers.gu2021.compact_claims import COMPACT_CLAIMS, OWN_COMPACT_CLAIMS, more
-from capsella.papers.gu2021.deciding import all_of, higher, values_of
+from capsella.papers.gu2021.deciding import higher, values_of
 from capsella.papers.gu2021.effects import mean_compactness
 from capsella.papers.gu2021.nets import compact, convnet, kernel, overlapping, robust
 from capsella.papers.gu2021.pairs_claims import OWN_PAIRS_CLAIMS, PAIRS_CLAIMS

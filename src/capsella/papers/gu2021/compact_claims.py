@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from capsella.papers.deciding import all_of
 from capsella.papers.gu2021.compact import CONVENTIONS, Convention, score
-from capsella.papers.gu2021.deciding import Difference, all_of, compared, values_of
+from capsella.papers.gu2021.deciding import Difference, compared, values_of
 from capsella.papers.gu2021.nets import FACTORS, SETS, TABLE5, compact
 from capsella.papers.readings import dig, measured
 from capsella.papers.results import Result

@@ -132,16 +132,6 @@ def higher(evidence: Evidence, one: str, other: str, reading: str, luck: str = "
     return replace(found, failed=failures(evidence, read, one, other), is_level=came_to_it(evidence, one, other))
 
 
-def all_of(answers: Sequence[bool | None]) -> bool | None:
-    """Return whether all hold: no as soon as one does not, and nobody knows where one is open.
-
-    Example:
-        >>> all_of([True, True]), all_of([True, None]), all_of([None, False])
-        (True, None, False)
-    """
-    return False if False in answers else None if None in answers else True
-
-
 def interval(one: Sequence[float], other: Sequence[float]) -> tuple[float, float | None]:
     """Return the difference of two means and half its 95% interval (Welch); None for the latter where one has a single run.
 

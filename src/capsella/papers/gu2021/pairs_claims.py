@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from capsella.papers.deciding import all_of
 from capsella.papers.gu2021.claiming import Row, higher_claim, only_whole, same_claim, squash_claim
-from capsella.papers.gu2021.deciding import all_of, higher
+from capsella.papers.gu2021.deciding import higher
 from capsella.papers.gu2021.nets import KERNELS, PARTNERS, TABLE4, convnet, overlapping, pairs_kernel, partnered
 from capsella.papers.verdicts import Claim, Evidence
 

@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from capsella.papers.mitterreiter2023.deciding import all_layers, lives, mean_of_layer, span_of
+from capsella.papers.deciding import span_of
+from capsella.papers.mitterreiter2023.deciding import all_layers, lives, mean_of_layer
 from capsella.papers.mitterreiter2023.nets import CLASSES, DEPTHS, net
 from capsella.papers.mitterreiter2023.routes import ROUTES
 from capsella.papers.verdicts import Claim, Evidence, Missing

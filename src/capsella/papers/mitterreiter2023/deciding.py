@@ -64,19 +64,3 @@ def is_more(one: Sequence[float], other: Sequence[float], luck: float) -> bool |
     """
     gain = statistics.fmean(one) - statistics.fmean(other)
     return None if abs(gain) <= noise_of(one, other, luck) else gain > 0
-
-
-def all_of(answers: Sequence[bool | None]) -> bool | None:
-    """Return whether all hold: no as soon as one does not, and nobody knows where one is open."""
-    return False if False in answers else None if None in answers else True
-
-
-def span_of(values: Sequence[float], form: str) -> str:
-    """Write the lowest and the highest of some values, once where they are the same.
-
-    Example:
-        >>> span_of([0.5, 0.75], ".0%"), span_of([3, 3], ".0f")
-        ('50% to 75%', '3')
-    """
-    low, high = format(min(values), form), format(max(values), form)
-    return low if low == high else f"{low} to {high}"

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import statistics
 
-from capsella.papers.mitterreiter2023.deciding import (
-    LUCK,
-    SHORT_LUCK,
-    all_of,
-    is_more,
-    mean_dynamics,
-    mean_of_layer,
-    span_of,
-)
+from capsella.papers.deciding import all_of, span_of
+from capsella.papers.mitterreiter2023.deciding import LUCK, SHORT_LUCK, is_more, mean_dynamics, mean_of_layer
 from capsella.papers.mitterreiter2023.nets import DEPTHS, GROWTH, net, photographs
 from capsella.papers.readings import dig
 from capsella.papers.verdicts import Claim, Evidence, Missing

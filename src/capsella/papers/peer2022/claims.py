@@ -7,8 +7,9 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from capsella.papers.deciding import span_of
 from capsella.papers.peer2022.bias import BIAS_CLAIMS
-from capsella.papers.peer2022.deciding import DATA, bound, key_of, keys_of, measured, span_of, trained
+from capsella.papers.peer2022.deciding import DATA, bound, key_of, keys_of, measured, trained
 from capsella.papers.readings import dig
 from capsella.papers.verdicts import Claim, Evidence, Fact
 
@@ -71,7 +72,7 @@ def _sign_claim(key: str, text: str, source: str, rows: str) -> Claim:
 
     def decide(evidence: Evidence) -> tuple[bool | None, str]:
         without, bias = (evidence.values(f"peer2022/{rows}-{each}", "training") for each in ("no-bias", "bias"))
-        says = f"signs right: {span_of(without)} without a bias, {span_of(bias)} with one"
+        says = f"signs right: {span_of(without, '.2%')} without a bias, {span_of(bias, '.2%')} with one"
         return max(without) < _GUESSES and min(bias) > _KNOWS, says
 
     return Claim(key, text, source, (f"peer2022/{rows}-no-bias", f"peer2022/{rows}-bias"), decide)
@@ -132,7 +133,7 @@ def _faster(evidence: Evidence) -> tuple[bool | None, str]:
 def _relu(evidence: Evidence) -> tuple[bool | None, str]:
     linear = [v for r in ("rba", "em") for v in evidence.values(f"peer2022/relu/linear-{r}", "training")]
     relu = [v for r in ("rba", "em") for v in evidence.values(f"peer2022/relu/relu-{r}", "training")]
-    says = f"signs right, no bias: {span_of(relu)} with a ReLU before the capsules, {span_of(linear)} without"
+    says = f"signs right, no bias: {span_of(relu, '.2%')} with a ReLU before the capsules, {span_of(linear, '.2%')} without"
     return min(relu) > _KNOWS and max(linear) < _GUESSES, says
 
 
@@ -193,7 +194,7 @@ def _fault(evidence: Evidence) -> tuple[bool | None, str]:
             gains += [clean - faulty for faulty, clean in pairs if faulty >= bound(evidence)]
     if not gains:
         return None, "no net trains"
-    mean, span = statistics.fmean(gains), span_of([100 * gain for gain in gains], "+.1f").replace("-", "−")
+    mean, span = statistics.fmean(gains), span_of([100 * gain for gain in gains], "+.1f")
     return (
         mean > _COSTS,
         f"points gained without it by nets that train: {100 * mean:.1f} in the mean, {span} in {len(gains)} runs",

@@ -37,17 +37,6 @@ def bound(evidence: Evidence) -> float:
     return BEGINS if evidence.is_quick else TRAINS
 
 
-def span_of(values: Sequence[float], form: str = ".2%") -> str:
-    """Write the lowest and the highest of some values, once where they are the same.
-
-    Example:
-        >>> span_of([0.5, 0.75]), span_of([0.5])
-        ('50.00% to 75.00%', '50.00%')
-    """
-    low, high = format(min(values), form), format(max(values), form)
-    return low if low == high else f"{low} to {high}"
-
-
 def measured(result: Result, *keys: str | int, when: str = "end") -> float | None:
     """Return a figure of what was seen inside a net, at the start or at the end; None where it was not measured."""
     found = dig(result.measured, "peer2022.inside", when, *keys)

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from capsella.papers.deciding import all_of, span_of
 from capsella.papers.readings import dig, measured
 from capsella.papers.verdicts import Claim, Evidence, Missing
-from capsella.papers.yang2021.deciding import all_of, span_of
 from capsella.papers.yang2021.early import early_error
 from capsella.papers.yang2021.nets import SETS, cell, pairs
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from capsella.papers.deciding import all_of, span_of
 from capsella.papers.readings import measured
 from capsella.papers.verdicts import Claim, Evidence, Missing
 from capsella.papers.yang2021.assumptions import ASSUMPTIONS
-from capsella.papers.yang2021.deciding import all_of, falls_further, lower, span_of
+from capsella.papers.yang2021.deciding import falls_further, lower
 from capsella.papers.yang2021.nets import METHODS, SETS, cell, deep, pairs, timed
 
 # of errors: what "similar" is, in whole runs and in short ones; the printed ones lie 0.12 and 0.07 points apart.
