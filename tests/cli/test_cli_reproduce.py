@@ -92,6 +92,26 @@ def test_seeds_rows_and_tables_are_picked() -> None:
     assert len(list(Path("results/papers").rglob("seed-*.json"))) == 6
 
 
+def test_several_are_picked_at_once_and_run_in_that_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tuple(replace(row, key=row.key.replace("peer2022", "gu2021"), reads={}) for row in ROWS)
+    papers = {"peer2022": MADE, "gu2021": Paper("gu2021", "Another", recipes=other)}
+    monkeypatch.setattr(paper, "get_paper", papers.__getitem__)
+    asked = ("gu2021/table1/rba-bias", "peer2022", "gu2021/table1/rba-bias")
+    code, out, err = reproduce(*asked, "--seeds", "2")
+    assert code == 0, err
+    assert "for 6 runs" in err
+    rows = [line.split()[3] for line in err.splitlines()[1:]]
+    once = ["rba-bias", "rba-no-bias", "rba-bias"]
+    assert rows == [f"table1/{row}/seed-{seed}:" for seed in (0, 1) for row in once]
+    assert len(list(Store().all("gu2021/"))) == 2
+    assert "results/papers/gu2021/page.html has all of it" in out
+    assert "results/papers/peer2022/page.html has all of it" in out
+    code, out, err = in_process("reproduce", "gu2021", "peer2022", "--status")
+    assert (code, err) == (0, "")
+    assert out.index("gu2021: Another") < out.index("peer2022: A made paper")
+    assert in_process("reproduce", "peer2022", "gu2021/table9")[0] == 2
+
+
 def test_the_short_version_goes_elsewhere() -> None:
     code, out, _ = in_process("reproduce", "peer2022", "--quick", "--executor", "here")
     assert code == 0

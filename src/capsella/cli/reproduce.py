@@ -26,7 +26,8 @@ _WORK = Path("runs/reproduce")
 
 def reproduce(
     what: Annotated[
-        str | None, typer.Argument(metavar="PAPER[/TABLE[/ROW]]", help="Such as peer2022, peer2022/table2; none lists papers.")
+        list[str] | None,
+        typer.Argument(metavar="PAPER[/TABLE[/ROW]]…", help="Such as peer2022, or peer2022/table2 chen2019; none lists all."),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(help="Runs of every row (as many as its recipe names; 1 with --quick).", rich_help_panel=_WHAT)
@@ -86,30 +87,31 @@ def reproduce(
     ] = None,
     root: Annotated[Path | None, typer.Option(help="The data directory.", rich_help_panel=_WHERE)] = None,
 ) -> None:
-    """Run the experiments of a paper again, and lay them beside its printed numbers.
+    """Run the experiments of papers again, and lay them beside their printed numbers.
 
     Results are small JSON files, one for each row and seed. What is recorded is not run again, what was interrupted goes on,
     and a page is made of what there is. Every row is run once before any is run a second time.
     """
     with users_mistakes():
         from capsella.cli import reproduce_tables as tables
-        from capsella.papers.paper import is_current, select
+        from capsella.papers.paper import is_current, select_all
         from capsella.papers.store import RESULTS, Store
 
         store = Store(out or (_QUICK if quick else RESULTS))
-        chosen = None if what is None else select(what)
+        chosen = select_all(what or [])
         if import_ is not None:
             tables.show_import(console(), import_, store.take(import_, is_current))
             # what came in may be of any paper.
             _report_all(store, quick=quick)
-        if chosen is None:
+        if not chosen:
             if export is not None:
                 _export(store, export)
             if import_ is None and export is None:
                 tables.show_papers(console(), store, quick=quick)
             return
         if status:
-            tables.show_status(console(), chosen, store, quick=quick, seeds=seeds)
+            for each in chosen:
+                tables.show_status(console(), each, store, quick=quick, seeds=seeds)
             if export is not None:
                 _export(store, export)
             return
@@ -135,9 +137,10 @@ def reproduce(
             )
         if export is not None:
             _export(store, export)
-        page = _report(chosen.paper, store, quick=quick)
-        tables.show_verdicts(console(), chosen, store, quick=quick)
-        typer.echo(f"{page} has all of it")
+        for each in chosen:
+            page = _report(each.paper, store, quick=quick)
+            tables.show_verdicts(console(), each, store, quick=quick)
+            typer.echo(f"{page} has all of it")
         if todo and failed:
             raise typer.Exit(1)
 
@@ -153,7 +156,7 @@ def _settings(device: str | None, precision: str | None, quick: bool) -> dict[st
 
 
 def _todo(
-    chosen: Selection, store: Store, *, seeds: int | None, quick: bool, settings: dict[str, Any]
+    chosen: list[Selection], store: Store, *, seeds: int | None, quick: bool, settings: dict[str, Any]
 ) -> tuple[list[Job], int]:
     """Return what is to be run, and how many runs are recorded already."""
     from capsella.errors import check_count
@@ -161,7 +164,8 @@ def _todo(
 
     if seeds is not None:
         check_count("--seeds", seeds)
-    jobs = jobs_of(chosen.recipes, seeds=seeds, quick=quick, settings=settings)
+    recipes = [recipe for each in chosen for recipe in each.recipes]
+    jobs = jobs_of(recipes, seeds=seeds, quick=quick, settings=settings)
     done = recorded(jobs, store)
     return [job for job in jobs if job.name not in done], len(done)
 
@@ -249,7 +253,8 @@ def _estimate(jobs: list[Job], store: Store, root: str | None) -> Estimate:
     from capsella.train.record import environment
 
     device = environment(torch.device(jobs[0].plan.train.device), 1)["device"]
-    return estimate(jobs, store.all(f"{jobs[0].recipe.paper}/"), device, root=root)
+    papers = {job.recipe.paper for job in jobs}
+    return estimate(jobs, (result for paper in papers for result in store.all(f"{paper}/")), device, root=root)
 
 
 def _export(store: Store, file: Path) -> None:

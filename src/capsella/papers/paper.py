@@ -228,26 +228,11 @@ class Selection:
 
     Attributes:
         paper: of which.
-        table: all of it if None.
-        row: all of the table if None.
+        recipes: that were picked, in the order in which they are run.
     """
 
     paper: Paper
-    table: str | None = None
-    row: str | None = None
-
-    @property
-    def recipes(self) -> tuple[Recipe, ...]:
-        """The recipes that were picked, in the order in which they are run."""
-        if self.table is None:
-            return self.paper.recipes
-        keys = {key for table in self.paper.tables if table.key == self.table for key in table.recipes}
-        keys |= {recipe.key for recipe in self.paper.recipes if recipe.key.split("/")[1] == self.table}
-        return tuple(
-            recipe
-            for recipe in self.paper.recipes
-            if recipe.key in keys and (self.row is None or recipe.key.split("/")[2] == self.row)
-        )
+    recipes: tuple[Recipe, ...]
 
 
 def select(what: str) -> Selection:
@@ -260,14 +245,39 @@ def select(what: str) -> Selection:
     name, _, rest = what.strip("/").partition("/")
     paper = get_paper(name)
     table, _, row = rest.partition("/")
-    chosen = Selection(paper, table or None, row or None)
-    tables = {each.key for each in paper.tables} | {recipe.key.split("/")[1] for recipe in paper.recipes}
+    tables = {each.key for each in paper.tables} | {_table_of(recipe) for recipe in paper.recipes}
     if table and table not in tables:
         raise ValueError(unknown_name(f"table of {name}", table, tables))
-    if row and not chosen.recipes:
-        rows = [recipe.key.split("/")[2] for recipe in Selection(paper, table).recipes]
-        raise ValueError(unknown_name(f"row of {name}/{table}", row, rows))
-    return chosen
+    shown = {key for each in paper.tables if each.key == table for key in each.recipes}
+    found = tuple(each for each in paper.recipes if not table or each.key in shown or _table_of(each) == table)
+    chosen = tuple(each for each in found if not row or _row_of(each) == row)
+    if row and not chosen:
+        raise ValueError(unknown_name(f"row of {name}/{table}", row, map(_row_of, found)))
+    return Selection(paper, chosen)
+
+
+def _table_of(recipe: Recipe) -> str:
+    return recipe.key.split("/")[1]
+
+
+def _row_of(recipe: Recipe) -> str:
+    return recipe.key.split("/")[2]
+
+
+def select_all(names: Iterable[str]) -> list[Selection]:
+    """Return what several names name: papers in the order in which they come up, of each what was asked for, and nothing twice.
+
+    Example:
+        >>> (found,) = select_all(["peer2022/table1/em-bias", "peer2022/table1/rba-bias", "peer2022/table1/em-bias"])
+        >>> [recipe.key for recipe in found.recipes]
+        ['peer2022/table1/em-bias', 'peer2022/table1/rba-bias']
+    """
+    found: dict[str, Selection] = {}
+    for chosen in map(select, names):
+        before = found.get(chosen.paper.name, Selection(chosen.paper, ()))
+        new = tuple(recipe for recipe in chosen.recipes if recipe not in before.recipes)
+        found[chosen.paper.name] = Selection(chosen.paper, before.recipes + new)
+    return list(found.values())
 
 
 def jobs_of(
