@@ -141,10 +141,11 @@ def read_images(paths: list[Path], size: tuple[int, int], grey: bool | None) -> 
             for one in pending:
                 one.cancel()
     colour = any(image.ndim == 3 for image in images) if grey is None else not grey
-    return np.ascontiguousarray(np.stack([_channels(image, colour) for image in images]))
+    return np.ascontiguousarray(np.stack([with_channels(image, colour) for image in images]))
 
 
-def _channels(image: np.ndarray, colour: bool) -> np.ndarray:
+def with_channels(image: np.ndarray, colour: bool) -> np.ndarray:
+    """Return bytes [H, W] or [H, W, 3] as [3, H, W] in colour, else as [1, H, W] in grey."""
     if not colour:
         flat = image if image.ndim == 2 else np.asarray(Image.fromarray(image).convert("L"))
         return flat[None]
@@ -152,14 +153,27 @@ def _channels(image: np.ndarray, colour: bool) -> np.ndarray:
 
 
 def _read(path: Path, size: tuple[int, int]) -> np.ndarray:
-    """Return an image as [H, W], or [H, W, 3] if it has colour, upright, over white where it is transparent."""
     try:
         with Image.open(path) as image:
-            mirrored, turns = _TURNS.get(image.getexif().get(_ORIENTATION), (False, 0))
-            values = _values(image)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            return as_pixels(image, size)
+    except UNREADABLE as error:
         reason = " ".join(str(error).replace(repr(str(path)), "it").replace(str(path), "it").split())
         raise DataError(f"{path} is no image that can be read ({reason}); remove or replace it") from error
+
+
+UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+"""What Pillow raises for files that are no sound images."""
+
+
+def as_pixels(image: Image.Image, size: tuple[int, int]) -> np.ndarray:
+    """Return an image as bytes [H, W], or [H, W, 3] if it has colour, upright, over white where it is transparent.
+
+    Args:
+        image: as Pillow opened it; read here, which may raise what ``UNREADABLE`` lists.
+        size: (height, width) it is scaled to.
+    """
+    mirrored, turns = _TURNS.get(image.getexif().get(_ORIENTATION), (False, 0))
+    values = _values(image)
     upright = np.rot90(values[:, ::-1] if mirrored else values, turns)
     small = Image.fromarray(np.ascontiguousarray(upright)).resize((size[1], size[0]), Image.Resampling.BILINEAR)
     values = np.asarray(small)

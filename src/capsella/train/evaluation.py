@@ -95,7 +95,7 @@ def evaluate(
         if not several:
             cells = classes * J + scores.argmax(dim=1)
             confusion += torch.bincount(cells, minlength=J * J).reshape(J, J)
-            bins += _binned(_confidence(scores, scores_are(model)), hits)
+            bins += _binned(confidence(scores, scores_are(model)), hits)
     sums, confusion, bins = reduce(sums), reduce(confusion), reduce(bins)
     total, count = sums.tolist()
     rows = tuple((c / n, h / n, int(n)) for c, h, n in bins.tolist() if n)
@@ -109,7 +109,13 @@ def _look(model: nn.Module, batch: Any, context: Callable[[], Any]) -> tuple[Ten
     return scores, batch.labels if batch.part_labels is None else batch.part_labels
 
 
-def _confidence(scores: Tensor, kind: str) -> Tensor:
+def confidence(scores: Tensor, kind: str) -> Tensor:
+    """Return how sure each answer is, [B] from 0 to 1.
+
+    Args:
+        scores: [B, J].
+        kind: ``"lengths"``, ``"logits"`` or ``"probabilities"``, as ``scores_are`` tells.
+    """
     if kind == "logits":
         return scores.softmax(dim=1).amax(dim=1)
     return scores.amax(dim=1).clamp(max=1)
