@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from capsella.models import CapsuleNet, create_model
+from capsella.nn.init import LENGTH_PRESERVING
 from capsella.train.config import TrainConfig
 from capsella.train.plan import Plan
 
@@ -83,6 +85,22 @@ def deep_plan(method: str, depth: int) -> Plan:
     return _plan("deep_capsnet", *_DATA["mnist"], options, TRAINS["mnist"])
 
 
+def kept_lengths_plan(data: str, method: str) -> Plan:
+    """Return the training of a cell of Table II that starts with class capsules whose mean length is a half.
+
+    With a thousand couplings of 1 nearly all of them are of length 1 as published, for every image; here the capsule layer's
+    weights are rescaled, and nothing else differs.
+
+    Args:
+        data: ``mnist`` or ``fashion``.
+        method: ``l2`` or ``l1``.
+    """
+    plan = plan_of(data, method, decoder=True)
+    options = {key: value for key, value in plan.model_options.items() if key != "routing"}
+    # the preset's own start is the one that is rescaled.
+    return replace(plan, model="quadratic_capsnet", model_options={**options, "init": LENGTH_PRESERVING})
+
+
 def _plan(model: str, data: str, data_options: Mapping[str, Any], options: Mapping[str, Any], train: TrainConfig) -> Plan:
     return Plan(
         model,
@@ -101,8 +119,9 @@ def build(plan: Plan) -> CapsuleNet:
     """Build the net of a plan without weights, to see its sizes."""
     channels, height, width = SHAPES[plan.data]
     sizes = {"image_size": (height, width), "in_channels": channels, "num_classes": 10}
+    options = {key: value for key, value in plan.model_options.items() if value != LENGTH_PRESERVING}
     with torch.device("meta"):
-        net = create_model(plan.model, **{**sizes, **plan.model_options})
+        net = create_model(plan.model, **{**sizes, **options})
     if not isinstance(net, CapsuleNet):
         raise TypeError(f"model={plan.model!r} is {type(net).__name__}; expected one with capsules")
     return net
@@ -122,6 +141,11 @@ def pairs(method: str) -> str:
 def timed(data: str, method: str, *, decoder: bool = True) -> str:
     """Return the key of a timing of Figure 4."""
     return f"yang2021/figure4/{data}-{method}{'' if decoder else '-no-fc'}"
+
+
+def kept_lengths(data: str, method: str) -> str:
+    """Return the key of a cell of Table II from a start that keeps lengths."""
+    return f"yang2021/start/lengths-{data}-{method}"
 
 
 def deep(method: str, depth: int) -> str:
