@@ -86,7 +86,7 @@ def test_the_lead_counts_runs_numbers_claims_and_minutes() -> None:
     both_say(
         made(*three_each()),
         "A Made Paper",
-        "2 of 2 recipes have run, 6 runs in all.",
+        "2 of 2 recipes have run, 6 of their 6 runs.",
         "6 printed numbers: 1 within, 2 below, 1 not run, 1 cited only, 1 no number.",
         "3 claims of the paper: 1 holds, 1 does not hold, 1 undecided.",
         "1 question of our own: 1 holds.",
@@ -259,7 +259,7 @@ def test_the_order_of_results_does_not_matter_and_the_same_records_give_the_same
 
 def test_without_any_result_the_pages_are_sound() -> None:
     files = made()
-    both_say(files, "0 of 2 recipes have run, 0 runs in all.", "not run")
+    both_say(files, "0 of 2 recipes have run, 0 of their 6 runs.", "not run")
     both_lack(files, "device minutes.")
     assert list(files) == ["README.md", "page.html"]
 

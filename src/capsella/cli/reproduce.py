@@ -83,7 +83,7 @@ def reproduce(
         typer.Option(help="Write all results to one archive; while running, anew after every run.", rich_help_panel=_WHERE),
     ] = None,
     import_: Annotated[
-        Path | None, typer.Option("--import", help="Take in the results of an archive.", rich_help_panel=_WHERE)
+        Path | None, typer.Option("--import", help="Take in the results of an archive first.", rich_help_panel=_WHERE)
     ] = None,
     root: Annotated[Path | None, typer.Option(help="The data directory.", rich_help_panel=_WHERE)] = None,
 ) -> None:
@@ -97,6 +97,7 @@ def reproduce(
         from capsella.papers.paper import is_current, select_all
         from capsella.papers.store import RESULTS, Store
 
+        _check(seeds, jobs, max_minutes, executor)
         store = Store(out or (_QUICK if quick else RESULTS))
         chosen = select_all(what or [])
         if import_ is not None:
@@ -145,6 +146,20 @@ def reproduce(
             raise typer.Exit(1)
 
 
+def _check(seeds: int | None, jobs: int | None, max_minutes: float | None, executor: str | None) -> None:
+    """Raise ``ValueError`` for what makes no sense, whether or not anything is left to be run."""
+    from capsella.errors import check_choice, check_count, check_number
+    from capsella.papers.executors import EXECUTORS
+
+    for name, count in (("--seeds", seeds), ("--jobs", jobs)):
+        if count is not None:
+            check_count(name, count)
+    if max_minutes is not None:
+        check_number("--max-minutes", max_minutes, above=0)
+    if executor is not None:
+        check_choice("--executor", executor, EXECUTORS)
+
+
 def _settings(device: str | None, precision: str | None, quick: bool) -> dict[str, Any]:
     """Return where runs are computed, and how: compiled on a GPU, elsewhere plainly; recipes know their precision."""
     from capsella.train.processes import accelerator
@@ -159,11 +174,8 @@ def _todo(
     chosen: list[Selection], store: Store, *, seeds: int | None, quick: bool, settings: dict[str, Any]
 ) -> tuple[list[Job], int]:
     """Return what is to be run, and how many runs are recorded already."""
-    from capsella.errors import check_count
     from capsella.papers.paper import jobs_of, recorded
 
-    if seeds is not None:
-        check_count("--seeds", seeds)
     recipes = [recipe for each in chosen for recipe in each.recipes]
     jobs = jobs_of(recipes, seeds=seeds, quick=quick, settings=settings)
     done = recorded(jobs, store)
@@ -188,8 +200,7 @@ def _run(
 ) -> bool:
     """Carry jobs out, and say so; return whether one failed."""
     from capsella.cli.reproduce_progress import Table
-    from capsella.errors import check_choice, check_count, check_number
-    from capsella.papers.executors import EXECUTORS, PROCESSES, WORKERS, Place, default_executor, executor_by_name
+    from capsella.papers.executors import PROCESSES, WORKERS, Place, default_executor, executor_by_name
     from capsella.papers.runner import Deadline
     from capsella.papers.runner import reproduce as carry_out
     from capsella.train.processes import without_subnormals
@@ -197,11 +208,6 @@ def _run(
 
     on_gpu = jobs[0].plan.train.device == "cuda"
     name = executor or default_executor(quick=quick, on_gpu=on_gpu)
-    check_choice("--executor", name, EXECUTORS)
-    if at_once is not None:
-        check_count("--jobs", at_once)
-    if max_minutes is not None:
-        check_number("--max-minutes", max_minutes, above=0)
     if name == WORKERS and not quick:
         raise ValueError(
             "--executor=workers lets what is under way come to its end, which is for short runs; expected --quick with it"

@@ -76,7 +76,7 @@ class Line:
     Attributes:
         label: in the legend.
         x: places.
-        y: values.
+        y: values; what is no number between two others is a gap.
         spread: drawn on both sides of each value, or None.
         is_printed: the paper's own numbers, drawn fainter beside ours of the same label.
     """

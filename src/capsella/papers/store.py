@@ -152,7 +152,8 @@ def unpack(path: Path) -> list[Result]:
                     raise DataError(f"{path} has {entry.name!r}, which is no result; expected what --export wrote")
                 found.append(from_json(file.read(), where=f"{path}, {entry.name}"))
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
-        raise DataError(f"{path} cannot be read ({error}); expected what --export wrote") from error
+        why = getattr(error, "strerror", None) or error
+        raise DataError(f"{path} cannot be read ({why}); expected what --export wrote") from error
     names = [result.name for result in found]
     if len(set(names)) < len(names):
         raise DataError(f"{path} has two results of one run; expected what --export wrote")

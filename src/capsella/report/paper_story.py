@@ -140,9 +140,9 @@ def tell(paper: Paper, results: Sequence[Result], *, quick: bool = False) -> Sto
 
 def _lead(known: Known, findings: Sequence[tuple[Claim, Finding]]) -> str:
     ran, all_of_them = len({result.recipe for result in known.results}), len(known.paper.recipes)
-    runs = (
-        f"{ran} of {many(all_of_them, 'recipe')} {'has' if ran == 1 else 'have'} run, {many(len(known.results), 'run')} in all."
-    )
+    named, done = sum(len(recipe.seeds) for recipe in known.paper.recipes), len(known.results)
+    count = f"{many(done, 'run')} in all" if known.quick else f"{done:,} of their {many(named, 'run')}"
+    runs = f"{ran} of {many(all_of_them, 'recipe')} {'has' if ran == 1 else 'have'} run, {count}."
     parts = [runs if all_of_them else "No recipe of it is written yet."]
     counts = Counter(says_of(verdict) for verdict in known.verdicts.values())
     listed = ", ".join(f"{counts[says]} {says}" for says in (*VERDICTS, NO_NUMBER) if counts[says])
@@ -152,7 +152,8 @@ def _lead(known: Known, findings: Sequence[tuple[Claim, Finding]]) -> str:
     if known.verdicts:
         parts.append(f"{many(len(known.verdicts), 'printed number')}: {listed}.")
     for kind, chosen in (("claim of the paper", False), ("question of our own", True)):
-        counts = Counter(found.verdict for claim, found in findings if (claim.source == OURS) == chosen)
+        # some of ours stand beside the paper's.
+        counts = Counter(found.verdict for claim, found in findings if claim.source.startswith(OURS) == chosen)
         verdicts = [
             f"{counts[each]} {each if counts[each] == 1 else _PLURALS.get(each, each)}"
             for each in (HOLDS, FAILS, UNDECIDED)

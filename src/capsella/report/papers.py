@@ -158,6 +158,9 @@ def _finite(line: Line) -> Series | None:
     places = [k for k, point in enumerate(zip(line.x, line.y, strict=True)) if all(map(math.isfinite, point))]
     if not places:
         return None
+    # what is no number, between two that are, is a gap: there the line is broken.
+    gaps = [k for k, value in enumerate(line.y) if places[0] < k < places[-1] and math.isnan(value)]
+    places = sorted(places + gaps)
     spread = None if line.spread is None else tuple(line.spread[k] for k in places)
     if spread is not None and not all(map(math.isfinite, spread)):
         spread = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import math
 import re
 import textwrap
 from collections.abc import Sequence
@@ -69,7 +70,7 @@ class Series:
     Attributes:
         label: in the legend.
         x: places; of bars, nothing.
-        y: values.
+        y: values; NaN is a gap in a line.
         spread: drawn on both sides of each value, or None.
         is_faint: a line to compare the one before it with, such as the printed one: in its colour, thin and dotted, with hollow
             marks. Lines of one label have one entry in the legend, after all others.
@@ -120,7 +121,7 @@ def curves(
         for one in series:
             k += not one.is_faint
             colour = PALETTE[max(0, k) % len(PALETTE)]
-            x, y = array(one.x, "n", name="x"), array(one.y, "n", name="y", n=len(one.x))
+            x, y = array(one.x, "n", name="x"), _broken(one.y, len(one.x))
             # where colours come round, the marks tell lines apart.
             marker = _MARKS[k // len(PALETTE) % len(_MARKS)] if len(x) == 1 or is_counted else ""
             if one.is_faint:
@@ -248,6 +249,15 @@ def heat_uri(values: Values, *, top: float) -> str:
     pixels[..., :3] = np.where(found[..., None] < 0, COLD, HOT)
     pixels[..., 3] = np.rint(255 * (np.abs(found) / top).clip(0, 1)) if top > 0 else 0
     return _png(pixels)
+
+
+def _broken(values: Values, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the values of a line; where one is no number, the line is broken."""
+    given = list(values)
+    gaps = [math.isnan(value) for value in given]
+    found = array([0.0 if gap else value for value, gap in zip(given, gaps, strict=True)], "n", name="y", n=count)
+    found[gaps] = math.nan
+    return found
 
 
 def _check(entries: Sequence[object], name: str) -> None:

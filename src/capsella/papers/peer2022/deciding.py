@@ -14,6 +14,9 @@ versions have trained if they are right on a quarter: there is no time for more.
 
 DATA = ("mnist", "fashion")
 
+OPPOSITE = -0.9
+"""Cosine below which two inputs are opposite to each other."""
+
 
 def key_of(table: str, data: str, bias: bool, depth: int) -> str:
     """Return the key of a row of Table 2 or 3."""

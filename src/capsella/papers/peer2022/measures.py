@@ -28,13 +28,13 @@ from capsella.data import ImageData
 from capsella.data.augment import Normalisation
 from capsella.functional import length
 from capsella.models import CapsuleNet, Prediction, evaluating
+from capsella.papers.peer2022.deciding import OPPOSITE
 from capsella.train.config import TrainConfig
 from capsella.train.evaluation import evaluate
 from capsella.train.plan import Plan
 from capsella.train.run import Run
 
 IMAGES, SINGLE = 256, 32
-OPPOSITE = -0.9
 
 
 def inside(run: Run, splits: Mapping[str, ImageData | None], device: torch.device) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -68,12 +69,13 @@ def _lengths(evidence: Evidence, *, part: str) -> list[Line]:
         row = control(name, max(CONTROL_DEPTHS))
         if evidence.has(row):
             found = dig(evidence.results(row)[0].measured, "peer2022.inside", "start", part)
-            # a logarithmic axis has no zero, which is what lengths and gradients vanish to.
-            alive = [(float(number), value) for number, value in enumerate(found or [], 1) if value > 0]
+            # a logarithmic axis has no zero, which is what lengths and gradients vanish to: there the line is broken.
+            alive = [number for number, value in enumerate(found or [], 1) if value > 0]
             zeros = f" (0 in {len(found) - len(alive)} of {len(found)})" if found and len(alive) < len(found) else ""
             if alive:
-                places, values = zip(*alive, strict=True)
-                lines.append(Line(label + zeros, places, values))
+                places = range(alive[0], alive[-1] + 1)
+                values = (found[number - 1] or math.nan for number in places)
+                lines.append(Line(label + zeros, tuple(map(float, places)), tuple(values)))
     return lines
 
 
