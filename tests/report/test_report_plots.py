@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import math
 import os
 import re
 import subprocess
@@ -70,6 +71,20 @@ def test_a_logarithmic_axis_shows_factors_as_distances() -> None:
 def test_a_loss_of_zero_is_drawn_on_a_plain_axis() -> None:
     steps = np.diff(path_of(draw(Series("a", (0, 1, 2), (0.0, 0.1, 0.3)), is_log=True), PALETTE[0])[:, 1])
     assert steps[1] == pytest.approx(2 * steps[0], rel=1e-4)
+
+
+def test_a_line_is_broken_where_a_value_is_no_number() -> None:
+    whole, broken = (draw(Series("a", (0, 1, 2, 3, 4), (0.1, 0.2, y, 0.2, 0.1)), is_log=True) for y in (0.3, math.nan))
+    starts = [
+        path.get("d", "").count("M")
+        for svg in (whole, broken)
+        for path in ElementTree.fromstring(svg).iter(f"{SVG}path")
+        if f"stroke: {PALETTE[0]}" in path.get("style", "") and path.get("d", "").count("L") > 1
+    ]
+    assert sorted(starts)[-1] == 2
+    assert "0.1" in texts(broken)
+    with pytest.raises(ValueError, match="y has values that are not finite"):
+        draw(Series("a", (0, 1), (0.1, math.inf)))
 
 
 def test_a_spread_is_a_band_and_no_spread_none() -> None:

@@ -141,8 +141,9 @@ def curves(
             low, high = axes.get_ylim()
             axes.set_ylim(max(low, -0.02), min(high, 1.02))
             axes.yaxis.set_major_formatter(_share)
-        if is_log and all(value > 0 for one in series for value in one.y):
-            _as_decades(axes, [value for one in series for value in one.y])
+        values = [value for one in series for value in one.y if not math.isnan(value)]
+        if is_log and all(value > 0 for value in values):
+            _as_decades(axes, values)
         for _ in faint:
             axes.plot([], [], color=_INK, marker="o", **{**_FAINT, "label": " "})
         _legend(figure, labels)
