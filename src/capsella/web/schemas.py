@@ -168,7 +168,7 @@ class RunInfo(BaseModel):
     channels: int = Field(description="of the images that it takes")
     height: int
     width: int
-    images: int = Field(description="in its test split")
+    images: int = Field(description="of its test split that can be picked, the first ones")
     class_names: list[str] = Field(description="one for each score")
     has_classes: bool = Field(description="whether each test image has one class")
     parameters: int
