@@ -8,10 +8,11 @@ from pathlib import Path
 
 from capsella import __version__
 from capsella.errors import unknown_name
+from capsella.web.curves import plots
 from capsella.web.examining import Examination
 from capsella.web.guard import Caps
 from capsella.web.net import Net
-from capsella.web.schemas import About, Limits
+from capsella.web.schemas import About, Limits, Training
 from capsella.web.trouble import NotThere
 from capsella.web.views import Views
 from capsella.web.worker import Worker
@@ -60,6 +61,18 @@ class Explorer:
     def net(self, key: str) -> Net:
         """Return a run, or say which there are."""
         return self.nets[self.key(key)]
+
+    def ask(self, key: str) -> Views:
+        """Return what answers questions about a run."""
+        return self.views[self.key(key)]
+
+    def examination(self, key: str) -> Examination:
+        """Return a run's report."""
+        return self.examinations[self.key(key)]
+
+    def curves(self, key: str) -> Training:
+        """Return what became of a run while it was trained."""
+        return Training(plots=plots(self.net(key).events))
 
     def key(self, key: str) -> str:
         """Return a key that there is, or say which there are."""
