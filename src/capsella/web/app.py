@@ -25,8 +25,8 @@ from capsella import __version__
 from capsella.web import schemas as S
 from capsella.web.explorer import Explorer
 from capsella.web.guard import Guard
-from capsella.web.pictures import NoImageError, TooManyPixelsError, decoded, packed, png
-from capsella.web.trouble import NotThere, Trouble
+from capsella.web.pictures import decoded, packed, png
+from capsella.web.trouble import NotThere, Trouble, WrongKind, check_below
 from capsella.web.worker import BusyError
 
 MOST_PICKED = 200
@@ -54,6 +54,7 @@ _PROBLEMS = {
     401: "no token where one is needed",
     403: "asked under another name, or by another page",
     404: "no such run, or nothing of that number",
+    408: "a body that does not come",
     413: "too many bytes, or too many pixels",
     415: "no image file by its content type",
     422: "a value that is missing, unknown or out of range",
@@ -61,7 +62,7 @@ _PROBLEMS = {
     503: "too many questions wait",
 }
 _ALWAYS = (401, 403)
-_ASKED = (*_ALWAYS, 400, 404, 413, 422, 503)
+_ASKED = (*_ALWAYS, 400, 404, 408, 413, 422, 503)
 
 _log = logging.getLogger(__name__)
 
@@ -279,13 +280,15 @@ def _images(app: FastAPI, explorer: Explorer) -> None:
     )
     def image(key: Key, index: S.Index) -> Response:
         """Return a test image as a PNG file of its own size."""
-        return Response(png(explorer.net(key).test_image(index)), media_type="image/png")
+        net = explorer.net(key)
+        check_below("index", index, net.survey.size, trouble=NotThere)
+        return Response(png(net.test_image(index)), media_type="image/png")
 
     body = {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 
     @app.post(
         "/api/runs/{key}/upload",
-        responses=_responses(*_ALWAYS, 404, 413, 415, 422, 429),
+        responses=_responses(*_ALWAYS, 404, 408, 413, 415, 422, 429),
         openapi_extra={"requestBody": body},
     )
     async def upload(
@@ -295,15 +298,9 @@ def _images(app: FastAPI, explorer: Explorer) -> None:
         shape = explorer.net(key).shape
         kind = request.headers.get("content-type", "")
         if not kind.lower().startswith(_UPLOADED):
-            raise HTTPException(415, f"content-type={kind[:60]!r} is no image file's; expected image/… or {_UPLOADED[1]}")
+            raise WrongKind(f"content-type={kind[:60]!r} is no image file's; expected image/… or {_UPLOADED[1]}")
         content = await request.body()
-        try:
-            levels = await run_in_threadpool(decoded, content, shape, most_pixels=explorer.caps.upload_pixels, invert=invert)
-        except TooManyPixelsError as error:
-            raise HTTPException(413, str(error)) from error
-        except NoImageError as error:
-            raise Trouble(str(error)) from error
-        return packed(levels)
+        return packed(await run_in_threadpool(decoded, content, shape, most_pixels=explorer.caps.upload_pixels, invert=invert))
 
 
 def _reports(app: FastAPI, explorer: Explorer) -> None:

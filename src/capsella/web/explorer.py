@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +18,8 @@ from capsella.web.schemas import About, Limits, Training
 from capsella.web.trouble import NotThere
 from capsella.web.views import Views
 from capsella.web.worker import Worker
+
+_log = logging.getLogger(__name__)
 
 
 class Explorer:
@@ -87,14 +91,20 @@ class Explorer:
 
     def _look_on(self) -> bool:
         """Look at a few test images of the run of which fewest were looked at."""
-        left = [net.survey for net in self.nets.values() if not net.survey.is_complete]
+        left = [net for net in self.nets.values() if not net.survey.is_complete]
         if left:
-            min(left, key=lambda survey: survey.done).go_on()
+            net = min(left, key=lambda net: net.survey.done)
+            try:
+                net.survey.go_on()
+            except Exception:
+                # nobody waits for it: questions go on being answered, and the other runs looked at.
+                net.survey.give_up()
+                _log.exception("the test images of %s can be looked at no further", net.key)
         return bool(left)
 
 
 def keys_of(folders: Sequence[Path]) -> list[str]:
-    """Return a short name for each folder, fit for an address; folders of the same name get their parents' too.
+    """Return a short name for each folder, fit for an address; folders of the same name get their parents' too, or a number.
 
     Example:
         >>> keys_of([Path("runs/a/seed 0"), Path("runs/b/seed 0"), Path("runs/twin")])
@@ -105,7 +115,11 @@ def keys_of(folders: Sequence[Path]) -> list[str]:
         _slug(f"{folder.resolve().parent.name}-{name}") if names.count(name) > 1 else name
         for folder, name in zip(folders, names, strict=True)
     ]
-    return [name if names.count(name) == 1 else f"{name}-{names[:k].count(name) + 1}" for k, name in enumerate(names)]
+    keys: list[str] = []
+    for name in names:
+        numbered = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
+        keys.append(next(key for key in numbered if key not in keys))
+    return keys
 
 
 def _slug(text: str) -> str:

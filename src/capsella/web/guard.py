@@ -6,6 +6,7 @@ A page of some other site, opened in the same browser, can send requests to loop
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import time
@@ -13,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -40,7 +41,7 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class Caps:
-    """How much one request may bring, and how often.
+    """How much one request may bring, how often, and how slowly.
 
     Attributes:
         json_bytes: of a question.
@@ -48,13 +49,15 @@ class Caps:
         upload_pixels: of an image file, before any of them is decoded.
         uploads: by one address, at once; one more each ``upload_seconds``.
         upload_seconds: see there.
+        body_seconds: until all of a body must be there.
     """
 
-    json_bytes: int = 2 << 20
+    json_bytes: int = 3 << 20
     upload_bytes: int = 4 << 20
     upload_pixels: int = 16_000_000
     uploads: int = 20
     upload_seconds: float = 0.5
+    body_seconds: float = 30.0
 
 
 class Rate:
@@ -129,11 +132,17 @@ class Guard:
         problem = self._problem(scope, headers)
         if problem is None:
             try:
-                body = await _whole_body(receive, headers, self._most(scope))
+                async with asyncio.timeout(self._caps.body_seconds):
+                    body = await _whole_body(receive, headers, self._most(scope))
             except _TooLarge as error:
                 problem = (413, str(error))
+            except TimeoutError:
+                problem = (408, f"the body is not there yet; expected all of it within {self._caps.body_seconds:g} s")
         if problem is not None:
             await _say(problem, send_guarded)
+            return
+        if body is None:
+            # whoever asked is gone.
             return
         await self._app(scope, _again(body, receive), send_guarded)
 
@@ -143,23 +152,27 @@ class Guard:
         if self._hosts is not None and _name_of(host) not in self._hosts:
             expected = ", ".join(sorted(self._hosts))
             return 403, f"Host {_short(host)} is none of this server's; expected {expected}"
-        if not self._shows_token(headers):
+        if not self._shows_token(scope, headers):
             return 401, "a token is needed: open the address with ?token=… that the terminal shows, or send it as Bearer"
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and origin.partition("://")[2] != host:
             return 403, f"Origin {_short(origin)} is another page; expected this server's own"
-        if headers.get("sec-fetch-site") == "cross-site" and scope["path"] != "/":
+        # a link may stand anywhere, and no GET changes anything.
+        is_link = scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate"
+        if headers.get("sec-fetch-site") == "cross-site" and not is_link:
             return 403, "the request comes from another site; expected this server's own page"
         client = scope.get("client")
         if scope["path"].endswith(UPLOADS) and not self._rate.allows(client[0] if client else ""):
             return 429, f"too many uploads; expected one each {self._caps.upload_seconds:g} s"
         return None
 
-    def _shows_token(self, headers: dict[str, str]) -> bool:
+    def _shows_token(self, scope: Scope, headers: dict[str, str]) -> bool:
         if self._token is None:
             return True
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        return (scheme.lower() == "bearer" and self._is_token(bearer.strip())) or self._is_token(_cookie(headers))
+        if scheme.lower() == "bearer" and self._is_token(bearer.strip()):
+            return True
+        return self._is_token(_cookie(headers, _cookie_name(scope)))
 
     def _is_token(self, shown: str) -> bool:
         # in constant time, so that no part of it can be guessed by waiting.
@@ -173,21 +186,21 @@ class _TooLarge(ValueError):
     """A body of more bytes than are taken."""
 
 
-async def _whole_body(receive: Receive, headers: dict[str, str], most: int) -> bytes:
-    """Read a body, and no more of it than is taken."""
+async def _whole_body(receive: Receive, headers: dict[str, str], most: int) -> bytes | None:
+    """Read a body, and no more of it than is taken; None if the connection ends before it does."""
     said = headers.get("content-length", "")
     if said.isdecimal() and (len(said) > 18 or int(said) > most):
         raise _TooLarge(f"the body has {_short(said)} bytes; expected at most {most:,}")
-    parts: list[bytes] = []
+    found = bytearray()
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            return b"".join(parts)
-        parts.append(message.get("body", b""))
-        if sum(map(len, parts)) > most:
+            return None
+        found += message.get("body", b"")
+        if len(found) > most:
             raise _TooLarge(f"the body has more than {most:,} bytes; expected no more")
         if not message.get("more_body", False):
-            return b"".join(parts)
+            return bytes(found)
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
@@ -208,7 +221,7 @@ async def _say(problem: tuple[int, str], send: Send) -> None:
     status, detail = problem
     content = json.dumps({"detail": detail}, ensure_ascii=False).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
-    if status == 413:
+    if status in (408, 413):
         # what was not read is not wanted.
         headers.append((b"connection", b"close"))
     if status == 429:
@@ -221,7 +234,7 @@ async def _hand_over(scope: Scope, token: str, send: Send) -> None:
     """Put the token of an address into a cookie that no script can read, and go on without it."""
     rest = urlencode([pair for pair in _query(scope) if pair[0] != "token"])
     where = _own_path(scope["path"]) + (f"?{rest}" if rest else "")
-    cookie = f"{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict"
+    cookie = f"{_cookie_name(scope)}={token}; Path=/; HttpOnly; SameSite=Strict"
     headers = [(b"location", where.encode()), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
     await send({"type": "http.response.start", "status": 303, "headers": headers})
     await send({"type": "http.response.body", "body": b""})
@@ -229,8 +242,6 @@ async def _hand_over(scope: Scope, token: str, send: Send) -> None:
 
 def _own_path(path: str) -> str:
     """Return a path of this server: one that begins with two slashes would be another's."""
-    from urllib.parse import quote
-
     return "/" + quote(path.lstrip("/"))
 
 
@@ -242,9 +253,15 @@ def _query_token(scope: Scope) -> str | None:
     return next((value for name, value in _query(scope) if name == "token"), None)
 
 
-def _cookie(headers: dict[str, str]) -> str:
+def _cookie_name(scope: Scope) -> str:
+    """Return the name of this server's cookie: browsers keep those of all ports of a host together."""
+    server = scope.get("server")
+    return f"{COOKIE}_{server[1]}" if server else COOKIE
+
+
+def _cookie(headers: dict[str, str], name: str) -> str:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
     except CookieError:
         return ""
     return "" if found is None else found.value

@@ -28,6 +28,9 @@ from capsella.web.trouble import Trouble, check_below
 MOST_IMAGES = 10_000
 """Test images of a run that can be picked, if nothing else is said."""
 
+MOST_ACTIVATIONS = 1 << 28
+"""Of a run that are kept, a gigabyte: a network of very many capsules has fewer images to pick from."""
+
 
 class Net:
     """A network and its test images.
@@ -42,7 +45,7 @@ class Net:
         events: what was written down while it was trained.
         facts: how it was trained, for people.
         folder: of the run, None where there is none.
-        images: how many test images can be picked, the first ones.
+        images: how many test images can be picked, the first ones; ``MOST_ACTIVATIONS`` may leave fewer.
     """
 
     def __init__(
@@ -67,9 +70,10 @@ class Net:
         self.siblings: Mapping[str, Net] = {key: self}
         """The runs whose test images can be picked, by key."""
         self._probe(list(data.class_names if class_names is None else class_names))
-        self.labels = data.labels[: min(len(data), images)] if data.labels.ndim == 1 else None
         sizes = [layer.capsules for layer in self.layers]
-        self.survey = Survey(min(len(data), images), self.labels, sizes, self._examine)
+        size = min(len(data), images, max(1, MOST_ACTIVATIONS // max(1, sum(sizes))))
+        self.labels = data.labels[:size] if data.labels.ndim == 1 else None
+        self.survey = Survey(size, self.labels, sizes, self._examine)
         self._fields: ReceptiveFields | None = None
 
     @classmethod

@@ -226,6 +226,7 @@ class Sight(BaseModel):
     image: Pixels = Field(description="what it saw")
     label: int | None = Field(description="of a test image alone")
     scores: list[float | None]
+    certainties: list[float | None] = Field(description="of each class, up to 1: scores, or by softmax where these are logits")
     confidence: float | None = Field(description="of the answer, from 0 to 1: a length, an activation or a probability")
     answer: int
     layers: list[Layer] = Field(description="of its tree, lowest first")
@@ -279,7 +280,7 @@ class Box(BaseModel):
 class History(BaseModel):
     """One capsule over the test images that were looked at."""
 
-    images: int
+    images: int = Field(description="those for which its activation is a number")
     mean: float
     std: float
     active: float = Field(description="share of images with an activation of at least 0.1")
@@ -300,7 +301,7 @@ class CapsuleAnswer(BaseModel):
     box: Box | None = Field(description="every pixel that can reach it; null where none can")
     sensitivity: Pixels = Field(description="|∂ activation / ∂ pixel|, summed over channels, the largest is 255")
     peak: float | None = Field(description="that largest value; 0 where nothing changes it")
-    history: History | None = Field(description="null while nothing has been looked at")
+    history: History | None = Field(description="null while nothing has been looked at, and where no activation is a number")
     surveyed: Surveyed
 
 
@@ -310,7 +311,7 @@ class TestImage(BaseModel):
     index: int
     label: int | None
     answer: int | None = Field(description="null while it has not been looked at, as is confidence")
-    confidence: float | None
+    confidence: float | None = Field(description="null as well where it is no number")
 
 
 class Gallery(BaseModel):

@@ -15,6 +15,18 @@ class NotThere(Trouble):
     status = 404
 
 
+class TooMuch(Trouble):
+    """More than is taken at once."""
+
+    status = 413
+
+
+class WrongKind(Trouble):
+    """Something of a kind that is not taken."""
+
+    status = 415
+
+
 def check_below(name: str, value: int, most: int, *, trouble: type[Trouble] = Trouble) -> None:
     """Raise ``trouble`` unless ``value`` is one of 0 to ``most`` − 1.
 

@@ -26,8 +26,8 @@ from capsella.web.trouble import Trouble, check_below
 AMOUNTS = 25
 """Of a change that is followed, an odd number: one of them is none."""
 
-MOST_TILES = 1024
-"""Drawings of a sheet."""
+MOST_TILES, MOST_DRAWN_VALUES = 1024, 1 << 23
+"""Drawings of a sheet, and values of all of them together."""
 
 _DIGITS = 4
 _TURN, _LEAN, _GROWTH, _SHARE = 180.0, 60.0, 2.0, 3
@@ -140,12 +140,13 @@ class Views:
     ) -> S.Sight:
         if shown is None:
             shown = [_strongest(layer, most) for layer in one.activations]
-        answer = int(one.scores.argmax())
+        answer, certainties = int(one.scores.argmax()), self._certainties(one.scores[None])[0]
         return S.Sight(
             image=packed(levels),
             label=self.net.label(scene),
             scores=_numbers(one.scores),
-            confidence=_number(float(self._certainties(one.scores[None])[0, answer])),
+            certainties=_numbers(certainties),
+            confidence=_number(float(certainties[answer])),
             answer=answer,
             layers=[self._layer(k, layer, shown[k]) for k, layer in enumerate(one.activations)],
             couplings=[
@@ -236,8 +237,9 @@ class Views:
     def _sheet(self, asked: S.SheetRequest) -> S.Sheet:
         capsules, count = self._given(asked), len(asked.offsets)
         D = capsules.shape[1]
-        if D * count > MOST_TILES:
-            raise Trouble(f"offsets has {count} values for each of {D}; expected at most {MOST_TILES // D}")
+        most = min(MOST_TILES, MOST_DRAWN_VALUES // math.prod(self.net.shape)) // D
+        if count > most:
+            raise Trouble(f"offsets has {count} values for each of {D}; expected at most {most}")
         turned = capsules.repeat(D, count, 1, 1)  # [D, offset, J, D]
         steps = torch.tensor(asked.offsets, dtype=capsules.dtype, device=capsules.device)
         for dim in range(D):

@@ -20,6 +20,9 @@ MOST_WAITING = 512
 Task = Callable[[Sequence[P]], Sequence[R | Exception]]
 """Takes what was asked for together; an answer that is an exception is raised where its question came from."""
 
+# what answers it, the question, and where the answer goes.
+_Asked = tuple[Task[Any, Any], Any, Future[Any]]
+
 
 class BusyError(RuntimeError):
     """So much waits that one more question would not be answered in time."""
@@ -42,7 +45,7 @@ class Worker:
 
     def __init__(self, spare: Callable[[], bool] = lambda: False) -> None:
         self._spare, self._has_spare = spare, True
-        self._waiting: deque[tuple[Task[Any, Any], Any, Future[Any]]] = deque()
+        self._waiting: deque[_Asked] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self.batches = 0
@@ -85,17 +88,19 @@ class Worker:
             else:
                 self._tidy()
 
-    def _take(self) -> list[tuple[Task[Any, Any], Any, Future[Any]]]:
+    def _take(self) -> list[_Asked]:
         """Return the first question and those that can be answered with it."""
         if not self._waiting:
             return []
         task = self._waiting[0][0]
-        taken = [each for each in self._waiting if each[0] == task][:MOST_TOGETHER]
-        for each in taken:
-            self._waiting.remove(each)
+        taken: list[_Asked] = []
+        left: deque[_Asked] = deque()
+        for each in self._waiting:
+            (taken if each[0] == task and len(taken) < MOST_TOGETHER else left).append(each)
+        self._waiting = left
         return [each for each in taken if each[2].set_running_or_notify_cancel()]
 
-    def _answer(self, taken: list[tuple[Task[Any, Any], Any, Future[Any]]]) -> None:
+    def _answer(self, taken: list[_Asked]) -> None:
         self.batches += 1
         futures = [future for _, _, future in taken]
         try:
