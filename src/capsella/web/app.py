@@ -98,6 +98,7 @@ def routes(explorer: Explorer) -> FastAPI:
         redirect_slashes=False,
         generate_unique_id_function=_name_of,
     )
+    app.state.explorer = explorer
     _problems(app)
     _page(app, files())
     _facts(app, explorer)
