@@ -97,6 +97,7 @@ class Net:
         """Find out by one black image what there is to be seen."""
         images = self.normalised([torch.zeros(self.shape, dtype=torch.uint8)])
         layers = routing_layers(self.model)
+        seen: list[Seen] = []
         chain: list[Seen] = []
         self.no_tree: str | None = None
         if layers:
@@ -118,7 +119,9 @@ class Net:
         self.capsules_are = None if capsules is None else (capsules.shape[1], capsules.shape[2])
         """Number and size of the class capsules."""
         self.has_knobs = self.has_decoder and capsules is not None and capsules.shape[1] == classes
-        self.layers = [_lowest(chain[0]), *(_layer(each, layers[each.name]) for each in chain)] if chain else []
+        # what a convolution made stands at the foot of a tree as well.
+        below = seen[-len(chain) - 1].name if len(seen) > len(chain) else "primary"
+        self.layers = [_lowest(chain[0], below), *(_layer(each, layers[each.name]) for each in chain)] if chain else []
 
     def info(self) -> RunInfo:
         """Return what the page is told of it."""
@@ -201,9 +204,9 @@ class Net:
         return Batch(looks, right(scores, classes.cpu()), confidence(scores, scores_are(self.model)))
 
 
-def _lowest(seen: Seen) -> LayerInfo:
+def _lowest(seen: Seen, name: str) -> LayerInfo:
     _, capsules, dim = seen.lower.shape
-    return LayerInfo(name="primary", capsules=capsules, dim=dim, routing=None, iterations=None)
+    return LayerInfo(name=name, capsules=capsules, dim=dim, routing=None, iterations=None)
 
 
 def _layer(seen: Seen, layer: Any) -> LayerInfo:

@@ -150,7 +150,7 @@ class Problem(BaseModel):
 class LayerInfo(BaseModel):
     """A layer of the tree."""
 
-    name: str = Field(description="of the routing layer that made it; 'primary' for the lowest")
+    name: str = Field(description="of the routing layer that made it; 'primary' where none did")
     capsules: int
     dim: int
     routing: str | None = Field(description="the algorithm that made it; null for the lowest")
