@@ -75,7 +75,7 @@ def place(host: str = HOST, port: int | None = None) -> Place:
         raise ValueError(f"port={port} is none; expected 0 to 65,535, 0 for any that is free")
     try:
         listening = _listening(host, PORT if port is None else port)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         if port is not None or _is_no_address(host):
             raise ValueError(_why_not(host, port, error)) from error
         listening = _listening(host, 0)
@@ -167,13 +167,13 @@ def _listening(host: str, port: int) -> socket.socket:
 def _is_no_address(host: str) -> bool:
     try:
         _listening(host, 0).close()
-    except OSError:
+    except (OSError, UnicodeError):
         return True
     return False
 
 
-def _why_not(host: str, port: int | None, error: OSError) -> str:
-    reason = (error.strerror or str(error)).lower()
+def _why_not(host: str, port: int | None, error: OSError | UnicodeError) -> str:
+    reason = (getattr(error, "strerror", None) or str(error)).lower()
     if port is None or _is_no_address(host):
         return f"host={host!r} is no address of this machine ({reason}); expected {HOST} or one that others reach it by"
     return f"port={port} cannot be had at {host} ({reason}); expected another, or 0 for any that is free"

@@ -1,0 +1,167 @@
+"""``capsella explore``: it says where it is, ends with Ctrl-C, and tells users' mistakes in one line."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import torch
+from running import SOURCE, in_process
+
+from capsella import create_model, load_data
+from capsella.data import from_tensors
+from capsella.train import fit
+
+pytest.importorskip("fastapi")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run on images that are at hand, whose set has no name, and one on numbers."""
+    folder = tmp_path_factory.mktemp("runs")
+    data = from_tensors(torch.randint(0, 256, (8, 1, 28, 28), dtype=torch.uint8), torch.arange(8), name="own")
+    settings = {"steps": 1, "batch_size": 8, "progress": False, "device": "cpu"}
+    fit(create_model("convnet_small"), data, folder=folder / "images", **settings)
+    fit(create_model("sign_capsnet"), load_data("sign"), folder=folder / "numbers", **settings)
+    return {"images": folder / "images", "numbers": folder / "numbers"}
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of ten classes of one image each."""
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("photographs")
+    for number in range(10):
+        (folder / str(number)).mkdir()
+        for each in range(10):
+            Image.new("L", (28, 28), 20 * number + each).save(folder / str(number) / f"{each}.png")
+    return folder
+
+
+def test_it_says_where_it_is_and_ends_with_ctrl_c(runs: dict[str, Path], photographs: Path) -> None:
+    data = ["--data", "folder", "--root", str(photographs), "-o", "image_size=28"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "capsella", "explore", str(runs["images"]), *data, "--port", "0", "--no-open"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"},
+        # whoever started this suite may have told it to let Ctrl-C pass.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = process.stdout.readline()
+        found = re.fullmatch(r"images: (http://127\.0\.0\.1:\d+/)\n", first)
+        assert found, first or process.stderr.read()
+        connection = http.client.HTTPConnection(urlsplit(found[1]).netloc, timeout=30)
+        connection.request("GET", "/api/about")
+        assert connection.getresponse().status == 200
+        connection.close()
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=30)
+    finally:
+        process.kill()
+    out, err = process.stdout.read(), process.stderr.read()
+    assert (process.returncode, err) == (0, "")
+    assert out == "Ctrl-C ends it\n\nended\n"
+
+
+def explore(*arguments: str | Path) -> tuple[int, str]:
+    """Return exit code and what stderr says; nothing is served."""
+    code, out, err = in_process("explore", *map(str, arguments), "--no-open")
+    assert out == ""
+    return code, err
+
+
+def one_line(err: str) -> str:
+    assert err.startswith("capsella: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_a_run_that_is_none(tmp_path: Path) -> None:
+    code, err = explore(tmp_path / "nowhere")
+    assert code == 2
+    assert "nowhere" in one_line(err)
+
+
+def test_no_run_at_all() -> None:
+    code, err = explore()
+    assert code == 2
+    assert "RUN" in one_line(err).upper()
+
+
+def test_a_run_on_numbers(runs: dict[str, Path]) -> None:
+    code, err = explore(runs["numbers"])
+    assert code == 2
+    assert "run 'numbers' was trained on 'sign', whose values are no grey levels" in one_line(err)
+
+
+def test_a_run_on_data_that_has_no_name(runs: dict[str, Path]) -> None:
+    code, err = explore(runs["images"])
+    assert code == 2
+    assert "--data is missing; the run was trained on 'own'" in one_line(err)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--images", "0"), "--images=0 is too small"),
+        (("--port", "70000"), "port=70000 is none; expected 0 to 65,535"),
+        (("--host", "192.0.2.1"), "host='192.0.2.1' is no address of this machine"),
+        (("--device", "tpu"), "device='tpu' cannot be used"),
+        (("--split", "tset"), "split='tset' is unknown; did you mean 'test'?"),
+        (("-o", "size"), "option 'size' has no value; expected KEY=VALUE"),
+    ],
+)
+def test_options_that_make_no_sense(runs: dict[str, Path], photographs: Path, options: tuple[str, ...], says: str) -> None:
+    code, err = explore(runs["images"], "--data", "folder", "--root", photographs, "-o", "image_size=28", *options)
+    assert code == 2
+    assert says in one_line(err)
+
+
+def test_a_port_that_is_taken(runs: dict[str, Path], photographs: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, err = explore(runs["images"], "--data", "folder", "--root", photographs, "--port", str(port))
+    assert code == 2
+    assert f"port={port} cannot be had at 127.0.0.1" in one_line(err)
+
+
+@pytest.mark.parametrize("package", ["fastapi", "uvicorn"])
+def test_without_the_extra_it_says_how_to_install_it(
+    runs: dict[str, Path], package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    code, err = explore(runs["images"])
+    assert code == 2
+    assert f"capsella explore needs the extra 'explore', and {package} is not there" in one_line(err)
+    assert err.rstrip().endswith("try: pip install fastapi uvicorn pydantic")
+
+
+def test_help_needs_neither_torch_nor_the_extra() -> None:
+    program = (
+        "import sys\nfor name in ('torch', 'fastapi', 'uvicorn'): sys.modules[name] = None\n"
+        "from capsella.cli.main import main\nmain(['explore', '--help'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--host" in done.stdout
