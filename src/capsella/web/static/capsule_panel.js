@@ -86,7 +86,7 @@ export class CapsulePanel {
     write(this.title, `${name[0].toUpperCase()}${name.slice(1)}`);
     const layer = layerName(run, answer.layer);
     const dead = history?.dead && history.images >= 100 ? " · dead" : "";
-    write(this.facts, `${layer} layer · activation ${fixed(answer.activation, 3)}${body.negate ? " · negated" : ""}${dead}`);
+    write(this.facts, `${layer} · activation ${fixed(answer.activation, 3)}${body.negate ? " · negated" : ""}${dead}`);
     this.facts.classList.toggle("wrong", Boolean(dead));
     paint(this.canvas, this.pixels);
     overlay(this.canvas, answer.sensitivity);

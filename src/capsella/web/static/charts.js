@@ -21,6 +21,13 @@ export function ticks(low, high, about = 5) {
   return found;
 }
 
+/** The round numbers of an axis that has two others between them. */
+export function around(low, high, about = 5) {
+  const [first, second] = ticks(low, high, about);
+  const step = second === undefined ? 1 : second - first;
+  return [Math.floor(low / step + 1e-9) * step, Math.ceil(high / step - 1e-9) * step];
+}
+
 /** Powers of ten around positive numbers. */
 export function decades(low, high) {
   const [from, to] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
@@ -64,7 +71,7 @@ function drawing(label, draw) {
  * Lines over numbers.
  *
  * @param {{label: string, height?: number}} options
- * @returns show({lines: [{name, x, y, isFaint?}], xLabel, yLabel, isShare, isLog, marker}, words)
+ * @returns show({lines: [{name, x, y, isApart?}], xLabel, yLabel, isShare, isLog, marker}, words)
  */
 export function lineChart({ label, height = 260 }) {
   const plot = drawing(label, (width, data) => ({ height, parts: lineParts(width, height, data) }));
@@ -74,12 +81,11 @@ export function lineChart({ label, height = 260 }) {
     plot.show(data, words);
     const entry = (line, k) => h("li", {}, s("svg", { width: 26, height: 10, "aria-hidden": true }, s("path", { class: kind(line, k), d: "M1 5H25" })), line.name);
     legend.replaceChildren(...data.lines.map(entry));
-    legend.hidden = data.lines.length < 2;
   };
   return { element, svg: plot.svg, show };
 }
 
-const kind = (line, k) => `series series-${(line.colour ?? k) % KINDS}${line.isFaint ? " is-faint" : ""}`;
+const kind = (line, k) => (line.isApart ? "series is-apart" : `series series-${k % KINDS}`);
 
 function lineParts(width, height, { lines, xLabel, yLabel, isShare = false, isLog = false, marker = null, range = null }) {
   const known = lines.flatMap((line) => line.y.filter((value) => value !== null));
@@ -88,9 +94,10 @@ function lineParts(width, height, { lines, xLabel, yLabel, isShare = false, isLo
   const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
   let [y0, y1] = range ?? [Math.min(...known), Math.max(...known)];
   if (isShare && range === null) [y0, y1] = [Math.max(0, y0 - 0.05 * (y1 - y0) - 0.005), Math.min(1, y1 + 0.05 * (y1 - y0) + 0.005)];
-  const yTicks = isPower ? decades(y0, y1) : ticks(y0, y1, Math.max(3, Math.round(height / 55)));
+  const many = Math.max(3, Math.round(height / 55));
+  if (!isShare && !isPower && range === null) [y0, y1] = around(y0, y1, many);
+  const yTicks = isPower ? decades(y0, y1) : ticks(y0, y1, many);
   if (isPower) [y0, y1] = [yTicks[0], yTicks.at(-1)];
-  else if (!isShare) [y0, y1] = [Math.min(y0, yTicks[0]), Math.max(y1, yTicks.at(-1))];
   const scale = isPower ? Math.log10 : (value) => value;
   const across = (x) => LEFT + (x1 > x0 ? (x - x0) / (x1 - x0) : 0.5) * (width - LEFT - RIGHT);
   const down = (y) => height - BOTTOM - (scale(y1) > scale(y0) ? (scale(y) - scale(y0)) / (scale(y1) - scale(y0)) : 0.5) * (height - TOP - BOTTOM);
@@ -98,7 +105,7 @@ function lineParts(width, height, { lines, xLabel, yLabel, isShare = false, isLo
     s("path", { class: "grid", d: `M${LEFT} ${down(value)}H${width - RIGHT}` }),
     s("text", { x: LEFT - 7, y: down(value) + 4, "text-anchor": "end" }, isShare ? percentShort(value) : short(value)),
   ]);
-  const xTicks = ticks(x0, x1, Math.max(2, Math.floor(width / 90))).map((value) =>
+  const xTicks = ticks(x0, x1, Math.max(3, Math.floor(width / 80))).map((value) =>
     s("text", { x: across(value), y: height - BOTTOM + 18, "text-anchor": "middle" }, short(value)),
   );
   const axes = [

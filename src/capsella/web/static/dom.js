@@ -59,17 +59,19 @@ export const ranked = (values) =>
  * A labelled slider with its value written beside it.
  *
  * @param {{label: string, min: number, max: number, step: number, say?: (value: number) => string,
- *   oninput: (value: number) => void, reset?: () => void}} options
+ *   oninput: (value: number) => void, neutral?: number}} options with `neutral`, a button sets it back to that
  */
-export function slider({ label, min, max, step, say = String, oninput, reset }) {
+export function slider({ label, min, max, step, say = String, oninput, neutral }) {
   const id = freshId("slider");
   const output = h("output", { for: id });
   const input = h("input", { type: "range", id, min, max, step, oninput: () => oninput(Number(input.value)) });
-  const back = reset && h("button", { type: "button", class: "small", "aria-label": `reset ${label}`, onclick: reset }, "Reset");
+  const reset = () => oninput(neutral);
+  const back = neutral !== undefined && h("button", { type: "button", class: "reset", "aria-label": `Reset ${label}`, title: "Reset", onclick: reset }, "↺");
   const element = h("div", { class: "slider" }, h("label", { for: id }, label), output, input, back);
   const show = (value, bounds = {}) => {
     change(input, bounds);
     input.value = value;
+    if (back) back.disabled = value === neutral;
     input.setAttribute("aria-valuetext", say(value));
     write(output, say(value));
   };

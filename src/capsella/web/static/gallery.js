@@ -40,7 +40,7 @@ export class GalleryPicker {
     const number = (text) => (text === "" ? null : Number(text));
     this.label = chooser("Class", [], (value) => this.change({ label: number(value) }));
     this.answer = chooser("Answer", [], (value) => this.change({ answer: number(value) }));
-    const orders = [["index", "as they come"], ["sure", "surest first"], ["unsure", "least sure first"]];
+    const orders = [["index", "by number"], ["sure", "surest first"], ["unsure", "least sure"]];
     this.order = chooser("Order", orders, (value) => this.change({ order: value }));
     this.mistakes = tick("Mistakes only", (value) => this.change({ mistakes: value }));
     this.list = h("ul", { class: "thumbs" });

@@ -49,19 +49,20 @@ class Page {
       button("SVG", () => this.#save("svg"), { "aria-label": "Save this view as SVG" }),
       button("PNG", () => this.#save("png"), { "aria-label": "Save this view as PNG" }),
     );
-    const links = h("nav", { class: "tabs", "aria-label": "Views" }, h("ul", {}, ...VIEWS.map((name) => h("li", {}, this.links[name]))));
+    this.tabs = h("nav", { class: "tabs", "aria-label": "Views" }, h("ul", {}, ...VIEWS.map((name) => h("li", {}, this.links[name]))));
     const top = h(
       "header",
       { class: "top" },
       button("Skip to the view", () => this.place.focus(), { class: "skip" }),
       h("div", { class: "brand" }, h("img", { src: "/static/favicon.svg", alt: "", width: 26, height: 26 }), h("span", {}, "capsella", h("span", { class: "brand-what" }, " explorer"))),
       this.runs.element,
-      links,
+      this.tabs,
       share,
       schemeChooser(),
     );
     body.replaceChildren(top, h("div", { class: "page" }, this.source.element, this.main), this.address, noticeLine);
     this.update(this.store.state);
+    this.#showTab(this.store.state.view);
   }
 
   update(state) {
@@ -69,6 +70,7 @@ class Page {
     const run = runOf(about, state.run);
     const view = this.views[state.view];
     if (view !== this.#current) {
+      if (this.#current) this.#showTab(state.view);
       this.#current?.leave();
       this.#current = view;
       this.place.replaceChildren(view.element);
@@ -85,6 +87,12 @@ class Page {
     view.update(state, run);
     // a view that is opened for an image that was seen already has its answer.
     if (!isNew && view.lastSight !== this.latest.sight) this.#tell(view, this.latest.sight, run);
+  }
+
+  /** On a narrow page, scroll the names of the views so that this one is among them. */
+  #showTab(name) {
+    const link = this.links[name];
+    this.tabs.scrollLeft = link.offsetLeft - (this.tabs.clientWidth - link.offsetWidth) / 2;
   }
 
   #tell(view, sight, run) {

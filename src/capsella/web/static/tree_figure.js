@@ -58,7 +58,7 @@ export class TreeFigure {
     });
   }
 
-  /** Show an answer. @param {{run: object, sight: object, iteration: number|null, weak: number, capsule: number[]|null}} what */
+  /** Show an answer. @param {{run: object, sight: object, iteration: number|null, weak: number, capsule: number[]|null, full?: number[]}} what */
   show(what) {
     const isStep = this.#shown?.sight === what.sight && this.#shown?.iteration !== what.iteration;
     this.#shown = what;
@@ -79,7 +79,7 @@ export class TreeFigure {
     const longest = Math.max(...names.map((name) => name.length), 3);
     const right = Math.min(this.#width * 0.3, 20 + 7.4 * (longest + 5));
     this.#place = layout.place(sight.layers, this.#width, right);
-    this.#full = layout.fullLines(sight);
+    this.#full = this.#shown.full ?? layout.fullLines(sight);
     const key = [this.#width, run.key, ...sight.layers.map((layer) => `${layer.shown}`)].join("|");
     if (key !== this.#key) {
       this.#key = key;
@@ -118,6 +118,7 @@ export class TreeFigure {
         return { group, disc, cross, value };
       }),
     );
+    const narrow = columns.length > 2 && columns[1].middle - columns[0].middle < 78;
     const heads = columns.map((column, k) => {
       const anchor = k === 0 ? "start" : k === last ? "end" : "middle";
       const x = k === 0 ? Math.max(2, column.left - radius) : k === last ? Math.min(this.#width - 2, column.right + radius + 70) : column.middle;
@@ -126,8 +127,9 @@ export class TreeFigure {
       return s(
         "g",
         { class: "head", "text-anchor": anchor, "aria-hidden": true },
-        s("text", { x, y: 14, class: "head-name" }, layerName(run, k)),
-        s("text", { x, y: 30 }, columns.length > 3 && this.#width < 520 ? many : `${many} capsules`),
+        // where there is no room beside each other, every other name is a line lower.
+        s("text", { x, y: narrow && k % 2 ? 30 : 14, class: "head-name" }, layerName(run, k)),
+        narrow ? null : s("text", { x, y: 30 }, columns.length > 3 && this.#width < 520 ? many : `${many} capsules`),
       );
     });
     const groups = this.marks.map((layer, k) =>
@@ -168,9 +170,9 @@ export class TreeFigure {
   #paintLines(gaps) {
     this.#gaps = gaps;
     const { nodes } = this.#place;
-    const { grades, negative, left } = layout.edges(gaps, this.#full, this.#shown.weak);
+    const { grades, negative, drawn, left } = layout.edges(gaps, this.#full, this.#shown.weak);
     const path = (found) => found.map(({ k, i, j }) => layout.curve(nodes[k][i], nodes[k + 1][j])).join("");
-    const paths = (table, kind) => table.map((found, grade) => (found.length ? s("path", { class: `line grade-${grade}${kind}`, d: path(found) }) : null));
+    const paths = (table, kind) => table.map((found, grade) => (found.length ? s("path", { class: `line${kind}`, ...layout.lineLook(grade, drawn), d: path(found) }) : null));
     this.lines.replaceChildren(...[...paths(grades, ""), ...paths(negative, " negative")].filter(Boolean));
     const full = this.#full.map((value) => fixed(value)).join(", ");
     const hidden = left > 0 ? ` ${count(left)} weaker ${left === 1 ? "one is" : "ones are"} not drawn.` : "";
@@ -206,7 +208,7 @@ export class TreeFigure {
       const share = Math.abs(value ?? 0) / this.#full[k];
       if (share < this.#shown.weak || share === 0) return null;
       const grade = Math.min(layout.GRADES - 1, Math.floor(share * layout.GRADES));
-      return s("path", { class: `line grade-${grade}${value < 0 ? " negative" : ""}`, d: layout.curve(nodes[k][i], nodes[k + 1][j]) });
+      return s("path", { class: `line${value < 0 ? " negative" : ""}`, ...layout.lineLook(grade, 1), d: layout.curve(nodes[k][i], nodes[k + 1][j]) });
     };
     const up = (this.#gaps[layer]?.[at] ?? []).map((value, j) => mark(layer, at, j, value));
     const down = layer > 0 ? (this.#gaps[layer - 1] ?? []).map((row, i) => mark(layer - 1, i, at, row[at])) : [];

@@ -9,7 +9,7 @@ export const GRADES = 10;
 const HEAD = 46;
 const FOOT = 10;
 const LEAST_ROW = 15;
-const LARGEST_ROW = 27;
+const LARGEST_ROW = 38;
 const LARGEST_RADIUS = 10;
 const ASIDE = 15;
 
@@ -73,6 +73,21 @@ export const stepsOf = (sight) => sight.couplings.reduce((most, steps) => Math.m
 /** The coupling with the full line in each gap: the strongest in any iteration, so that lines can be compared over all. */
 export const fullLines = (sight) =>
   sight.couplings.map((steps) => steps.reduce((most, step) => step.reduce((top, row) => largest(row, top), most), 1e-9));
+
+/** The full lines of several trees of one shape, so that they can be compared with each other. */
+export const sharedLines = (sights) => sights.map(fullLines).reduce((a, b) => a.map((value, k) => Math.max(value, b[k] ?? 0)));
+
+/**
+ * How a line of a grade looks among so many: the more there are, the more the weak ones must step back.
+ *
+ * @returns {{"stroke-width": string, "stroke-opacity": string}}
+ */
+export function lineLook(grade, among) {
+  const share = (grade + 1) / GRADES;
+  const power = Math.min(4.5, Math.max(1.2, 1.2 + 0.8 * Math.log2(Math.max(1, among) / 40)));
+  const strength = share ** power;
+  return { "stroke-width": (0.6 + 2.2 * strength).toFixed(2), "stroke-opacity": (0.07 + 0.83 * strength).toFixed(3) };
+}
 
 /** Part of the way from one table of couplings to another of the same size. */
 export const between = (from, to, share) =>

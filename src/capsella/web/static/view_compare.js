@@ -7,7 +7,7 @@ import { Player } from "./player.js";
 import { still } from "./pixels.js";
 import { otherOf, runOf, sceneOf } from "./scene.js";
 import { TreeFigure } from "./tree_figure.js";
-import { stepsOf } from "./tree_layout.js";
+import { sharedLines, stepsOf } from "./tree_layout.js";
 import { routingWords } from "./view_tree.js";
 
 /** Whether two networks agree about an image, in a sentence. */
@@ -60,19 +60,21 @@ class Side {
 
   show(sight) {
     this.sight = sight;
-    this.paint();
+    // the other's lines are drawn on the same scale.
+    for (const side of this.view.sides) if (side.sight) side.paint();
     this.view.seen();
   }
 
   paint() {
     const { run, sight } = this;
+    const full = this.view.fullLines();
     const { iteration, weak } = this.view.store.state;
     this.seen.show(sight.image, "what it sees");
     this.answer.show(run, sight);
     const [drawn] = sight.reconstructions;
     this.drawing.element.hidden = !drawn;
     if (drawn) this.drawing.show(drawn.image, "what it draws");
-    if (run.layers.length) this.tree.show({ run, sight, iteration, weak, capsule: null });
+    if (run.layers.length) this.tree.show({ run, sight, iteration, weak, capsule: null, full });
   }
 }
 
@@ -134,6 +136,13 @@ export class CompareView {
       ...side.sight.reconstructions.slice(0, 1).map((each) => ({ caption: "what it draws", pixels: each.image, side: 140 })),
       ...(side.run.layers.length ? [{ caption: "parse tree", svg: side.tree.svg }] : []),
     ]);
+  }
+
+  /** One scale for both trees, where they can be compared at all. */
+  fullLines() {
+    const sights = this.sides.map((side) => side.sight);
+    const gaps = sights.map((sight) => sight?.couplings.length ?? 0);
+    return gaps[0] > 0 && gaps[0] === gaps[1] ? sharedLines(sights) : undefined;
   }
 
   seen() {

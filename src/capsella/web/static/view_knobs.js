@@ -1,7 +1,7 @@
 /** Turn the knobs: each value of a class capsule, and what the decoder makes of it. */
 
 import { Query, runPath } from "./api.js";
-import { button, chooser, clamp, fixed, freshId, h, ranked, signed, slider, write } from "./dom.js";
+import { button, chooser, clamp, fixed, freshId, h, ranked, signed, slider } from "./dom.js";
 import { settled } from "./motion.js";
 import { paint, still } from "./pixels.js";
 
@@ -118,10 +118,7 @@ export class KnobsView {
     const row = sight.capsules[this.#class];
     this.original.show(sight.image, "original");
     this.#build(row.length);
-    row.forEach((value, d) => {
-      this.sliders[d].show(offsets[d] ?? 0);
-      write(this.values[d], fixed((value ?? 0) + (offsets[d] ?? 0)));
-    });
+    row.forEach((_, d) => this.sliders[d].show(offsets[d] ?? 0));
     const ask = (offsetsOf) => ({ capsules: turned(sight.capsules, this.#class, offsetsOf), class: this.#class });
     this.drawing.want(runPath(this.run.key, "reconstruct"), ask(offsets));
     this.plainDrawing.want(runPath(this.run.key, "reconstruct"), ask([]));
@@ -129,21 +126,25 @@ export class KnobsView {
     this.#markSheet();
   }
 
+  /** A value of the capsule as the network has it. */
+  #value(d) {
+    return this.#sight?.capsules[this.#class][d] ?? 0;
+  }
+
   #build(size) {
     if (this.sliders?.length === size) return;
-    this.values = Array.from({ length: size }, () => h("span", { class: "knob-value" }));
-    this.sliders = this.values.map((value, d) =>
+    this.sliders = Array.from({ length: size }, (_, d) =>
       slider({
         label: `Value ${d + 1}`,
         min: -FARTHEST,
         max: FARTHEST,
         step: STEP,
-        say: (offset) => signed(offset),
+        say: (offset) => `${fixed(this.#value(d) + offset)} (${signed(offset)})`,
         oninput: (offset) => this.#turn(d, offset),
-        reset: () => this.#turn(d, 0),
+        neutral: 0,
       }),
     );
-    this.knobs.replaceChildren(...this.sliders.map((each, d) => h("div", { class: "knob" }, each.element, this.values[d])));
+    this.knobs.replaceChildren(...this.sliders.map((each) => each.element));
   }
 
   #turn(d, offset) {
@@ -173,7 +174,7 @@ export class KnobsView {
     paint(this.canvas, sheet.image);
     this.canvas.setAttribute("aria-label", `Drawings of class ${this.#name}: ${rows} values, each changed by ${offsets.map((offset) => signed(offset)).join(", ")}`);
     if (this.rowNames.children.length !== rows) this.rowNames.replaceChildren(...Array.from({ length: rows }, (_, k) => h("li", {}, String(k + 1))));
-    this.columnNames.replaceChildren(...offsets.map((offset, k) => h("span", {}, k % 2 && offsets.length > 7 ? "" : signed(offset))));
+    this.columnNames.replaceChildren(...offsets.map((offset, k) => h("span", {}, (k - offsets.indexOf(0)) % 2 && offsets.length > 7 ? "" : signed(offset))));
     this.#markSheet();
   }
 

@@ -8,6 +8,7 @@ import { still } from "./pixels.js";
 import { isMoved } from "./scene.js";
 import { MOVES, STILL } from "./state.js";
 import { TreeFigure, layerName } from "./tree_figure.js";
+import { sharedLines } from "./tree_layout.js";
 import { noTree } from "./view_tree.js";
 
 const FOLLOW_AFTER = 250;
@@ -48,7 +49,7 @@ export class MoveView {
     this.sliders = Object.fromEntries(
       MOVES.map((name) => {
         const [min, max, step] = ranges[name];
-        return [name, slider({ label: NAMES[name], min, max, step, say: WORDS[name], oninput: set(name), reset: () => set(name)(STILL[name]) })];
+        return [name, slider({ label: NAMES[name], min, max, step, say: WORDS[name], oninput: set(name), neutral: STILL[name] })];
       }),
     );
     this.finding = h("p", { class: "finding", role: "status", "aria-live": "polite" });
@@ -134,14 +135,21 @@ export class MoveView {
     [moved.before, moved.after].forEach((sight, k) => {
       this.stills[k].show(sight.image, k ? "moved" : "as it is");
       write(this.sides[k].querySelector(".side-answer"), `${run.class_names[sight.answer]} · ${percent(sight.confidence)}`);
-      if (sight.layers.length) this.trees[k].show({ run, sight, iteration: null, weak: this.store.state.weak, capsule: null });
     });
+    this.#drawTrees();
     this.speak(movedWords(run, moved, this.store.state.move));
     const names = moved.layers.map((_, k) => layerName(run, k));
     if (moved.layers.length) {
       const words = moved.layers.map((layer, k) => `${names[k]}: ${fixed(layer.correlation)}${layer.chance === null ? "" : `, by chance ${fixed(layer.chance)}`}`);
       this.kinship.show({ names, layers: moved.layers }, `Correlation of activations. ${words.join("; ")}`);
     }
+  }
+
+  #drawTrees() {
+    const { before, after } = this.#moved;
+    if (before.layers.length === 0 || before.layers.length !== this.run.layers.length) return;
+    const full = sharedLines([before, after]);
+    [before, after].forEach((sight, k) => this.trees[k].show({ run: this.run, sight, iteration: null, weak: this.store.state.weak, capsule: null, full }));
   }
 
   #showFollowed(followed) {
@@ -153,8 +161,8 @@ export class MoveView {
     const { view, amounts, layers, scores } = this.#followed;
     if (view !== this.store.state.follow || layers.length !== this.run.layers.length) return;
     const lines = [
-      ...layers.map((y, k) => ({ name: layerName(this.run, k), x: amounts, y, colour: k })),
-      { name: "confidence in the first answer", x: amounts, y: scores, colour: 1, isFaint: true },
+      ...layers.map((y, k) => ({ name: layerName(this.run, k), x: amounts, y })),
+      { name: "confidence in the first answer", x: amounts, y: scores, isApart: true },
     ];
     const words = `${NAMES[view]}. ${lines.map((line) => lineWords(line, false)).join("; ")}`;
     this.chart.show({ lines, xLabel: AXES[view], yLabel: layers.length ? "correlation" : "confidence", range: [Math.min(0, ...lines.flatMap((line) => line.y)), 1], isShare: false, marker: this.store.state.move[view] }, words);

@@ -46,8 +46,8 @@ export class OverlapView {
     });
     const move = (name) => (value) => store.set({ [name]: value });
     const pixels = (value) => `${fixed(value, 0)} px`;
-    this.x = slider({ label: "Right", min: -14, max: 14, step: 1, say: pixels, oninput: move("x"), reset: () => store.set({ x: 0 }) });
-    this.y = slider({ label: "Down", min: -14, max: 14, step: 1, say: pixels, oninput: move("y"), reset: () => store.set({ y: 0 }) });
+    this.x = slider({ label: "Right", min: -14, max: 14, step: 1, say: pixels, oninput: move("x"), neutral: 0 });
+    this.y = slider({ label: "Down", min: -14, max: 14, step: 1, say: pixels, oninput: move("y"), neutral: 0 });
     this.which = chooser("Second image", [], () => this.#another());
     this.finding = h("p", { class: "finding", role: "status", "aria-live": "polite" });
     this.seen = still("what it sees");

@@ -16,7 +16,7 @@ export class TrainingView {
     this.plots = h("div", { class: "plots" });
     this.none = h("p", { class: "note", hidden: true }, "Nothing was written down while it was trained.");
     this.facts = h("dl", { class: "facts" });
-    this.doctorWords = h("p", { role: "status" });
+    this.doctorWords = h("p", { class: "finding", role: "status" });
     this.begin = button("Examine it", () => this.#examine(), { class: "primary" });
     this.link = h("a", { class: "button primary", target: "_blank", rel: "noopener", hidden: true }, "Open the report");
     this.element = h(

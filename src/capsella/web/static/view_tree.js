@@ -3,7 +3,7 @@
 import { Query, runPath } from "./api.js";
 import { certainties } from "./answer.js";
 import { CapsulePanel } from "./capsule_panel.js";
-import { fixed, h, percent, slider, tick, write } from "./dom.js";
+import { count, fixed, h, percent, slider, tick, write } from "./dom.js";
 import { Player } from "./player.js";
 import { sceneOf } from "./scene.js";
 import { TreeFigure, layerName } from "./tree_figure.js";
@@ -84,7 +84,9 @@ export class TreeView {
       return;
     }
     this.run = run;
-    this.most.show(state.most, { max: Math.min(this.about.limits.most_shown, Math.max(4, ...run.layers.map((layer) => layer.capsules))) });
+    const most = Math.min(this.about.limits.most_shown, Math.max(...run.layers.map((layer) => layer.capsules)));
+    this.most.show(Math.min(state.most, most), { max: most });
+    this.most.element.hidden = most <= 4;
     this.weak.show(state.weak);
     this.negate.input.checked = state.negate;
     this.negate.element.hidden = !run.negates;
@@ -162,12 +164,15 @@ const stepWords = (sight, iteration) => {
 
 /** How each layer is made, in words. */
 export function routingWords(run) {
-  return run.layers
-    .map((layer, k) => {
-      const name = `${layerName(run, k)}: ${layer.capsules} capsules of ${layer.dim} values`;
-      return layer.routing === null ? name : `${name}, by ${layer.routing}${layer.iterations ? ` in ${layer.iterations} iterations` : ""}`;
-    })
-    .join(" · ");
+  const groups = [];
+  run.layers.forEach((layer, k) => {
+    const made = layer.routing === null ? "" : `, by ${layer.routing}${layer.iterations ? ` in ${layer.iterations} iterations` : ""}`;
+    const words = `${count(layer.capsules)} capsules of ${layer.dim} values${made}`;
+    // what is said of several layers is said once.
+    if (groups.at(-1)?.words === words) groups.at(-1).names.push(layerName(run, k));
+    else groups.push({ words, names: [layerName(run, k)] });
+  });
+  return groups.map(({ names, words }) => `${names.length > 1 ? `${names[0]} to ${names.at(-1)}` : names[0]}: ${words}`).join(" · ");
 }
 
 /** What is said in the place of a tree. */
