@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import signal
@@ -148,6 +149,54 @@ def test_without_the_extra_it_says_how_to_install_it(
     assert code == 2
     assert f"capsella explore needs the extra 'explore', and {package} is not there" in one_line(err)
     assert err.rstrip().endswith("try: pip install fastapi uvicorn pydantic")
+
+
+def test_strokes_are_timed_in_every_view(tmp_path: Path) -> None:
+    out = tmp_path / "explore.json"
+    code, shown, _ = in_process("bench", "explore", "--quick", "--device", "cpu", "--out", str(out))
+    assert code == 0
+    found = json.loads(out.read_text())
+    assert (found["kind"], found["model"], found["complete"]) == ("explore", "capsnet_small", True)
+    assert len(found["readings"]) == 7
+    for reading in found["readings"]:
+        assert 0 < reading["median"] <= reading["p95"] <= reading["high"]
+        assert (reading["repeats"], reading["must"], reading["problem"]) == (5, 0.1, "")
+        assert reading["name"] in shown
+
+
+def test_views_that_a_network_has_not_are_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from capsella.web import strokes
+
+    monkeypatch.setattr(strokes, "VIEWS", strokes.VIEWS[-2:])
+    code, shown, _ = in_process("bench", "explore", "--quick", "--device", "cpu", "--model", "convnet_small")
+    assert code == 0
+    assert shown.count("the network has none") == 2
+
+
+def test_nothing_is_timed_where_answers_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    from capsella.web import strokes
+
+    monkeypatch.setattr(strokes, "VIEWS", strokes.VIEWS[:1])
+    monkeypatch.setattr(strokes, "_wrong", lambda net, ask: "wrong: scores are 0.5 away from the network's own")
+    code, shown, err = in_process("bench", "explore", "--quick", "--device", "cpu")
+    assert code == 1
+    assert "wrong: scores are 0.5 away" in err
+    assert "met" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--model", "capsnet_smal"), "model='capsnet_smal' is unknown; did you mean 'capsnet_small'"),
+        (("--model", "sign_capsnet"), "model='sign_capsnet' sees numbers and no images"),
+        (("--strokes", "0"), "--strokes=0 is too small"),
+        (("--out", "/dev/null/x.json"), "--out=/dev/null/x.json cannot be written to"),
+    ],
+)
+def test_mistakes_of_the_bench(arguments: tuple[str, ...], says: str) -> None:
+    code, out, err = in_process("bench", "explore", "--device", "cpu", *arguments)
+    assert (code, out) == (2, "")
+    assert says in one_line(err)
 
 
 def test_help_needs_neither_torch_nor_the_extra() -> None:

@@ -537,6 +537,12 @@ def test_an_address_that_is_none_is_told_so(client: TestClient, method: str, pat
     assert says in one_line(response)
 
 
+def test_a_method_that_is_none_is_told_which_are(client: TestClient) -> None:
+    for path, expected in (("doctor", "GET, POST"), ("see", "POST"), ("survey", "GET")):
+        response = client.delete(f"/api/runs/small/{path}")
+        assert (response.status_code, response.headers["allow"]) == (405, expected)
+
+
 def test_too_many_questions_at_once_are_told_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("capsella.web.worker.MOST_WAITING", 0)
     with asked(survey=False) as client:

@@ -19,6 +19,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 from starlette.types import ASGIApp
 
 from capsella import __version__
@@ -159,12 +160,22 @@ def _problems(app: FastAPI) -> None:
     def refused(request: Request, error: HTTPException) -> Response:
         path = request.url.path[:100]
         words = {404: f"{path} is not here; /api/openapi.json lists what is", 405: f"{path} takes no {request.method}"}
-        return _problem(error.status_code, words.get(error.status_code, str(error.detail)), error.headers)
+        headers = {"allow": _allowed(request)} if error.status_code == 405 else error.headers
+        return _problem(error.status_code, words.get(error.status_code, str(error.detail)), headers)
 
     @app.exception_handler(Exception)
     def failed(_: Request, error: Exception) -> Response:
         # starlette raises it again, and the server writes the traceback down.
         return _problem(500, f"this failed: {type(error).__name__}; the terminal says more")
+
+
+def _allowed(request: Request) -> str:
+    """Return what a path can be asked with: each of its routes knows of itself alone."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            found |= route.methods
+    return ", ".join(sorted(found))
 
 
 def _in_words(error: Mapping[str, Any]) -> str:
