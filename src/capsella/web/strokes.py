@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -119,20 +118,15 @@ def noise(model: nn.Module, count: int) -> ImageData:
 
 
 def drawing(net: Net, strokes: int) -> list[Tensor]:
-    """Return an image after each stroke of a pen that goes round and round [C, H, W]; after a few rounds it is a new one."""
-    channels, height, width = net.shape
-    levels = torch.zeros(channels, height, width, dtype=torch.uint8)
+    """Return an image after each stroke of a pen that goes line by line [C, H, W]; a few lines down it begins anew."""
+    levels = torch.zeros(net.shape, dtype=torch.uint8)
     found = []
     for k in range(strokes):
         if k % _ROUND == 0:
             levels = torch.zeros_like(levels)
-        # inwards, so that no stroke lies on an earlier one.
-        angle, reach = k / 2, (1 - k % _ROUND / (1.5 * _ROUND)) / 3
-        row, column = (
-            int(side / 2 + side * reach * wave - _PEN / 2)
-            for side, wave in ((height, math.sin(angle)), (width, math.cos(angle)))
-        )
-        levels[:, max(0, row) : row + _PEN, max(0, column) : column + _PEN] = 255
+        # wherever it has not been.
+        row, column = divmod(k % _ROUND, (net.shape[2] - _PEN) // _PEN)
+        levels[:, _PEN * row : _PEN * (row + 1), _PEN * (column + 1) : _PEN * (column + 2)] = 255
         found.append(levels.clone())
     return found
 
