@@ -476,6 +476,10 @@ def test_the_doctors_report_is_made_when_somebody_asks_for_it(monkeypatch: pytes
         ({"scene": {"picture": {"kind": "file", "path": "/etc/passwd"}}}, "'kind' does not match any of the expected tags"),
         ({"scene": {**SCENE, "move": {"scale": 0}}}, "scene.move.scale=0: input should be greater than or equal to 0.1"),
         ({"scene": {**SCENE, "move": {"rotate": 3}}}, "scene.move.rotate=3: extra inputs are not permitted"),
+        ({"scene": {"picture": {**of_test(0), "index": False}}}, "index=False: input should be a valid integer"),
+        ({"scene": {"picture": {**of_test(0), "index": "1"}}}, "index='1': input should be a valid integer"),
+        ({"scene": SCENE, "negate": 1}, "negate=1: input should be a valid boolean"),
+        ({"scene": {**SCENE, "move": {"x": True}}}, "scene.move.x=True: input should be a valid number"),
         ({"scene": SCENE, "most": 0}, "most=0: input should be greater than or equal to 1"),
         ({"scene": SCENE, "draw": True}, "draw"),
         ({}, "scene: field required"),
@@ -528,7 +532,11 @@ def test_a_question_must_say_that_it_is_json(client: TestClient) -> None:
         ("DELETE", "/api/about", 405, "takes no DELETE"),
         ("GET", "/api/runs/small/images?limit=0", 422, "limit='0': input should be greater than or equal to 1"),
         ("GET", "/api/runs/small/images?order=size", 422, "order='size'"),
-        ("GET", "/api/runs/small/images/first", 422, "index='first'"),
+        ("GET", "/api/runs/small/images/first", 422, "index='first': expected a whole number"),
+        ("GET", "/api/runs/small/images/1.0", 422, "index='1.0': expected a whole number"),
+        ("GET", "/api/runs/small/images?label=١", 422, "expected a whole number"),
+        ("GET", "/api/runs/small/images?label=", 422, "expected a whole number"),
+        ("GET", "/api/runs/small/images?mistakes=1", 422, "mistakes='1': expected true or false"),
     ],
 )
 def test_an_address_that_is_none_is_told_so(client: TestClient, method: str, path: str, status: int, says: str) -> None:

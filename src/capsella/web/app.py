@@ -182,7 +182,7 @@ def _in_words(error: Mapping[str, Any]) -> str:
     """Say what is wrong with one value of a request."""
     place = [str(part) for part in error["loc"] if part not in ("body", "query", "path")]
     where = ".".join(place[-4:])[:100]
-    given, message = error.get("input"), str(error["msg"])
+    given, message = error.get("input"), str(error["msg"]).removeprefix("Value error, ")
     shown = f"={given!r}" if isinstance(given, str | int | float | bool) and len(repr(given)) <= 60 else ""
     return f"{where or 'the request'}{shown}: {message[:1].lower()}{message[1:300]}"
 
@@ -229,12 +229,12 @@ def _facts(app: FastAPI, explorer: Explorer) -> None:
         key: Key,
         label: Annotated[S.Index | None, Query(description="their true class")] = None,
         answer: Annotated[S.Index | None, Query(description="what the network says of them")] = None,
-        mistakes: Annotated[bool | None, Query(description="whether it is wrong about them; both if left out")] = None,
+        mistakes: Annotated[S.Flag | None, Query(description="whether it is wrong about them; both if left out")] = None,
         order: Annotated[
             Literal["index", "sure", "unsure"], Query(description="by number, or the most or least confident first")
         ] = "index",
         offset: Annotated[S.Index, Query(description="how many to pass over")] = 0,
-        limit: Annotated[int, Query(ge=1, le=MOST_PICKED, description="how many to return")] = 24,
+        limit: Annotated[S.Count, Query(ge=1, le=MOST_PICKED, description="how many to return")] = 24,
     ) -> S.Gallery:
         """Pick test images; what is asked of answers is known of those alone that have been looked at."""
         return explorer.net(key).survey.pick(
@@ -304,7 +304,7 @@ def _images(app: FastAPI, explorer: Explorer) -> None:
         openapi_extra={"requestBody": body},
     )
     async def upload(
-        request: Request, key: Key, invert: Annotated[bool, Query(description="turn dark into light")] = False
+        request: Request, key: Key, invert: Annotated[S.Flag, Query(description="turn dark into light")] = False
     ) -> S.Pixels:
         """Read an image file, scale it to what the network takes, and return its grey levels; nothing of it is kept."""
         shape = explorer.net(key).shape

@@ -6,9 +6,10 @@ bytes by row, column, channel, in base64.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+import re
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 MOST_SIDE = 512
 """Of a picture that is sent, in pixels; a network's own input may be larger."""
@@ -19,15 +20,28 @@ MOST_DRAWN = 3
 MOST_VALUES = 1 << 16
 """Of all class capsules together."""
 
+
+def _spelt(value: Any, allowed: str, expected: str) -> Any:
+    if isinstance(value, str) and not re.fullmatch(allowed, value, re.ASCII):
+        raise ValueError(f"expected {expected}")
+    return value
+
+
+# in an address all is text: what JSON would write as a number, or as true and false, and nothing that could be read as such.
+_Digits = BeforeValidator(lambda value: _spelt(value, r"-?\d{1,20}", "a whole number"))
+_TrueOrFalse = BeforeValidator(lambda value: _spelt(value, "true|false", "true or false"))
+
 Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
-Index: TypeAlias = Annotated[int, Field(ge=0, le=1 << 40)]
+Index: TypeAlias = Annotated[int, Field(ge=0, le=1 << 40), _Digits]
+Count: TypeAlias = Annotated[int, _Digits]
+Flag: TypeAlias = Annotated[bool, _TrueOrFalse]
 Key: TypeAlias = Annotated[str, Field(min_length=1, max_length=100, examples=["capsnet_small"])]
 
 
 class _Asked(BaseModel):
-    """Base of requests: a misspelt key is a mistake."""
+    """Base of requests: a misspelt key is a mistake, and so is false where a number is asked for."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Pixels(BaseModel):
