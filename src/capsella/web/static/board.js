@@ -132,7 +132,7 @@ export class Board {
   #press(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const { height, width } = this.size;
-    this.#cursor ??= [width / 2, height / 2];
+    this.#cursor ??= [Math.floor(width / 2) + 0.5, Math.floor(height / 2) + 0.5];
     const step = STEPS[event.key];
     if (step) {
       const fast = event.shiftKey ? 4 : 1;

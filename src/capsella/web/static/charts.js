@@ -1,6 +1,6 @@
 /** Plots as SVG that take the width of their place: lines, and bars. */
 
-import { change, fixed, h, percent, s } from "./dom.js";
+import { change, clamp, fixed, h, percent, s } from "./dom.js";
 import { onWidth } from "./motion.js";
 
 const LEFT = 46;
@@ -79,7 +79,7 @@ export function lineChart({ label, height = 260 }) {
   const element = h("figure", { class: "figure" }, plot.element, legend);
   const show = (data, words) => {
     plot.show(data, words);
-    const entry = (line, k) => h("li", {}, s("svg", { width: 26, height: 10, "aria-hidden": true }, s("path", { class: kind(line, k), d: "M1 5H25" })), line.name);
+    const entry = (line, k) => h("li", {}, s("svg", { width: 26, height: 10, "aria-hidden": "true" }, s("path", { class: kind(line, k), d: "M1 5H25" })), line.name);
     legend.replaceChildren(...data.lines.map(entry));
   };
   return { element, svg: plot.svg, show };
@@ -105,7 +105,7 @@ function lineParts(width, height, { lines, xLabel, yLabel, isShare = false, isLo
     s("path", { class: "grid", d: `M${LEFT} ${down(value)}H${width - RIGHT}` }),
     s("text", { x: LEFT - 7, y: down(value) + 4, "text-anchor": "end" }, isShare ? percentShort(value) : short(value)),
   ]);
-  const xTicks = ticks(x0, x1, Math.max(3, Math.floor(width / 80))).map((value) =>
+  const xTicks = ticks(x0, x1, Math.max(3, Math.floor(width / 64))).map((value) =>
     s("text", { x: across(value), y: height - BOTTOM + 18, "text-anchor": "middle" }, short(value)),
   );
   const axes = [
@@ -153,13 +153,17 @@ export function columns({ label, height = 120 }) {
     const room = height - 20;
     const zero = isSigned ? room / 2 : room;
     const step = width / values.length;
-    const every = Math.ceil(((Math.max(...names.map((name) => name.length)) * 7 + 6) / step) || 1);
+    const shown = names.map((name) => (name.length > 8 ? `${name.slice(0, 7)}…` : name));
+    const wide = shown.map((name) => 7.5 * name.length);
+    const every = Math.ceil((Math.max(...wide) + 6) / step);
     const bars = known.map((value, k) => {
       const tall = Math.min(1, Math.abs(value) / high) * (isSigned ? room / 2 : room) * 0.96;
       const title = s("title", {}, `${names[k]}: ${fixed(values[k])}`);
       return s("rect", { class: `bar${value < 0 ? " negative" : ""}${k === marked ? " is-marked" : ""}`, x: k * step + step * 0.14, y: value < 0 ? zero : zero - tall, width: step * 0.72, height: Math.max(tall, 0.5) }, title);
     });
-    const words = names.map((name, k) => (k % every ? null : s("text", { x: (k + 0.5) * step, y: height - 4, "text-anchor": "middle" }, name.length > 8 ? `${name.slice(0, 7)}…` : name)));
+    // the widest letters are about so much wider than the mean one.
+    const place = (k) => clamp((k + 0.5) * step, 0.65 * wide[k], width - 0.65 * wide[k]);
+    const words = shown.map((name, k) => (k % every ? null : s("text", { x: place(k), y: height - 4, "text-anchor": "middle" }, name)));
     return { height, parts: [s("path", { class: "axis", d: `M0 ${zero}H${width}` }), ...bars, ...words.filter(Boolean)] };
   });
 }

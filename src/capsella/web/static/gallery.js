@@ -93,7 +93,6 @@ export class GalleryPicker {
           const picture = h("img", { src: imagePath(run.key, image.index), alt: "", class: "pixels", loading: "lazy", width: 48, height: 48 });
           const choose = button([picture], () => this.pick(image.index), { class: `thumb${isWrong ? " is-wrong" : ""}`, "aria-label": words, title: words });
           choose.dataset.index = image.index;
-          choose.draggable = true;
           choose.addEventListener("dragstart", (event) => event.dataTransfer.setData(DRAGGED, String(image.index)));
           return h("li", {}, choose);
         }),

@@ -1,7 +1,6 @@
 /** Iterations of routing: one step at a time, or played. */
 
 import { button, change, h, slider } from "./dom.js";
-import { wantsStillness } from "./motion.js";
 
 const BEAT = 1100;
 
@@ -52,7 +51,7 @@ export class Player {
     change(this.play, { "aria-pressed": "true" });
     // from the beginning, round and round.
     this.#to(1);
-    this.#timer = setInterval(() => this.#to(this.#at >= this.#steps ? 1 : this.#at + 1), wantsStillness() ? 2 * BEAT : BEAT);
+    this.#timer = setInterval(() => this.#to(this.#at >= this.#steps ? 1 : this.#at + 1), BEAT);
   }
 
   #step(by) {

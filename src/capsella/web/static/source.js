@@ -4,8 +4,8 @@ import { Answer } from "./answer.js";
 import { ask, runPath } from "./api.js";
 import { Board } from "./board.js";
 import { blank, centred, withChannels } from "./brush.js";
-import { button, change, clamp, count, fixed, h, slider, write } from "./dom.js";
-import { GalleryPicker } from "./gallery.js";
+import { button, change, count, fixed, h, slider, write } from "./dom.js";
+import { DRAGGED, GalleryPicker } from "./gallery.js";
 import { say } from "./notice.js";
 import { levelsOf } from "./pictures.js";
 import { fromBase64, still, toBase64 } from "./pixels.js";
@@ -44,7 +44,7 @@ export class Source {
     this.file = h("input", { type: "file", accept: "image/*", class: "unseen", tabindex: -1, "aria-hidden": "true", onchange: () => this.#upload(this.file.files[0]) });
     this.gallery = new GalleryPicker({
       change: (gallery) => store.set({ gallery }),
-      pick: (index) => store.set({ picture: { kind: "test", run: store.state.run, index } }),
+      pick: (index) => this.#pick(index),
     });
     this.answer = new Answer({ isLoud: true });
     this.drawing = still("what the decoder draws");
@@ -65,7 +65,9 @@ export class Source {
     box.addEventListener("dragover", (event) => event.preventDefault());
     box.addEventListener("drop", (event) => {
       event.preventDefault();
-      this.#upload(event.dataTransfer.files[0]);
+      // one of the gallery's comes as a file, too.
+      if (event.dataTransfer.types.includes(DRAGGED)) this.#pick(Number(event.dataTransfer.getData(DRAGGED)));
+      else this.#upload(event.dataTransfer.files[0]);
     });
     const heading = (text, id) => h("h2", { id, class: "quiet" }, text);
     this.pickBox = h("details", { class: "card fold", open: true, ontoggle: () => this.update(store.state) }, h("summary", {}, h("h2", {}, "Test images")), this.gallery.element);
@@ -153,9 +155,12 @@ export class Source {
     this.board.colour = channelsOf(this.colour.value);
   }
 
-  #random() {
-    const index = clamp(Math.floor(Math.random() * this.#run.images), 0, this.#run.images - 1);
+  #pick(index) {
     this.store.set({ picture: { kind: "test", run: this.#run.key, index } });
+  }
+
+  #random() {
+    this.#pick(Math.floor(Math.random() * this.#run.images));
   }
 
   async #upload(file) {

@@ -148,6 +148,7 @@ export class Store {
       if (location.hash === toFragment(this.state)) return;
       clearTimeout(this.#timer);
       this.state = fromFragment(location.hash, about);
+      this.#write();
       this.changed(this.state);
     });
   }

@@ -6,9 +6,10 @@ import * as layout from "./tree_layout.js";
 
 const REACH = 22;
 const TWEEN = 420;
-const LONGEST_NAME = 16;
+const LETTER = 7.6;
+const VALUE = 44;
 
-const short = (name) => (name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME - 1)}…` : name);
+const short = (name, longest) => (name.length > longest ? `${name.slice(0, longest - 1)}…` : name);
 
 /** Whether a layer's capsules are the classes. */
 const isClasses = (run, layer) => layer === run.layers.length - 1 && run.layers[layer]?.capsules === run.class_names.length;
@@ -29,6 +30,9 @@ export class TreeFigure {
   #gaps = [];
   #motion = 0;
   #active = null;
+  #full = [];
+  #pointed = null;
+  #pinned = null;
 
   /** @param {{label: string, pick?: (capsule: number[] | null) => void, point?: (capsule: number[] | null) => void}} options */
   constructor({ label, pick = () => {}, point = () => {} }) {
@@ -49,7 +53,10 @@ export class TreeFigure {
     this.svg.addEventListener("pointerleave", () => this.#pointTo(null));
     this.svg.addEventListener("click", (event) => this.#choose(this.#at(event)));
     this.svg.addEventListener("focus", () => this.#focus());
-    this.svg.addEventListener("blur", () => this.#moveTo(null));
+    this.svg.addEventListener("blur", () => {
+      this.#moveTo(null);
+      this.#pointTo(null);
+    });
     this.note = h("p", { class: "note" });
     this.element = h("div", { class: "tree-box" }, this.svg, this.note);
     onWidth(this.element, (width) => {
@@ -75,9 +82,10 @@ export class TreeFigure {
   #draw(isStep = false) {
     if (this.#shown === null || this.#width === 0) return;
     const { run, sight, iteration } = this.#shown;
-    const names = this.#names(run, sight);
-    const longest = Math.max(...names.map((name) => name.length), 3);
-    const right = Math.min(this.#width * 0.3, 20 + 7.4 * (longest + 5));
+    const whole = this.#names(run, sight);
+    const right = Math.min(Math.max(110, 0.34 * this.#width), 20 + VALUE + LETTER * Math.max(...whole.map((name) => name.length), 2));
+    // names of classes may take their part of the width, and no more of it.
+    const names = whole.map((name) => short(name, Math.max(3, Math.floor((right - 20 - VALUE) / LETTER))));
     this.#place = layout.place(sight.layers, this.#width, right);
     this.#full = this.#shown.full ?? layout.fullLines(sight);
     const key = [this.#width, run.key, ...sight.layers.map((layer) => `${layer.shown}`)].join("|");
@@ -92,11 +100,9 @@ export class TreeFigure {
     else this.#paintLines(gaps);
   }
 
-  #full = [];
-
   #names(run, sight) {
     const last = sight.layers.length - 1;
-    return sight.layers[last].shown.map((number) => (run.layers[last].capsules === run.class_names.length ? short(run.class_names[number]) : String(number)));
+    return sight.layers[last].shown.map((number) => (run.layers[last].capsules === run.class_names.length ? run.class_names[number] : String(number)));
   }
 
   /** Make the elements; what changes from answer to answer of the same capsules is left to #paint. */
@@ -126,7 +132,7 @@ export class TreeFigure {
       const many = shown.length < capsules ? `${shown.length} of ${count(capsules)}` : `${count(capsules)}`;
       return s(
         "g",
-        { class: "head", "text-anchor": anchor, "aria-hidden": true },
+        { class: "head", "text-anchor": anchor, "aria-hidden": "true" },
         // where there is no room beside each other, every other name is a line lower.
         s("text", { x, y: narrow && k % 2 ? 30 : 14, class: "head-name" }, layerName(run, k)),
         narrow ? null : s("text", { x, y: 30 }, columns.length > 3 && this.#width < 520 ? many : `${many} capsules`),
@@ -224,8 +230,6 @@ export class TreeFigure {
     return layout.nearest(this.#place.nodes, (event.clientX - box.left) * scale, (event.clientY - box.top) * scale, REACH);
   }
 
-  #pointed = null;
-
   #pointTo(node) {
     if (node?.layer === this.#pointed?.layer && node?.number === this.#pointed?.number) return;
     this.#pointed = node;
@@ -234,17 +238,15 @@ export class TreeFigure {
   }
 
   #choose(node) {
-    const chosen = this.#shown?.capsule;
-    const isSame = node && chosen && chosen[0] === node.layer && chosen[1] === node.number && this.#pinned;
-    this.#pinned = Boolean(node) && !isSame;
-    this.pick(node && !isSame ? [node.layer, node.number] : null);
+    // what is chosen already is let go.
+    const isSame = node?.layer === this.#pinned?.[0] && node?.number === this.#pinned?.[1];
+    this.#pinned = node && !isSame ? [node.layer, node.number] : null;
+    this.pick(this.#pinned);
   }
-
-  #pinned = false;
 
   /** Tell which capsule was chosen elsewhere, by an address for one. */
   pin(capsule) {
-    this.#pinned = capsule !== null;
+    this.#pinned = capsule;
   }
 
   #node(capsule) {
@@ -272,12 +274,14 @@ export class TreeFigure {
   #press(event) {
     if (this.#place === null || event.ctrlKey || event.metaKey || event.altKey) return;
     const node = this.#node(this.#active);
-    if (event.key === "Escape") this.#choose(null);
-    else if (node && (event.key === "Enter" || event.key === " ")) this.#choose(node);
+    if (event.key === "Escape") {
+      this.#pointTo(null);
+      this.#choose(null);
+    } else if (node && (event.key === "Enter" || event.key === " ")) this.#choose(node);
     else if (node && /^(Arrow|Home|End)/.test(event.key)) {
       const next = layout.towards(this.#place.nodes, node, event.key);
       this.#moveTo(next);
-      this.point([next.layer, next.number]);
+      this.#pointTo(next);
     } else return;
     event.preventDefault();
   }
