@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -10,7 +11,9 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -48,10 +51,12 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_says_where_it_is_and_ends_with_ctrl_c(runs: dict[str, Path], photographs: Path) -> None:
-    data = ["--data", "folder", "--root", str(photographs), "-o", "image_size=28"]
+@contextlib.contextmanager
+def started(*arguments: str | Path, program: str = "") -> Iterator[tuple[subprocess.Popen[str], http.client.HTTPConnection]]:
+    """Start an explorer in a process of its own, after a bit of a program; yield it and a connection to it."""
+    command = ["explore", *map(str, arguments), "--port", "0", "--no-open"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "capsella", "explore", str(runs["images"]), *data, "--port", "0", "--no-open"],
+        [sys.executable, "-c", f"{program}\nfrom capsella.cli.main import main\nmain({command!r})"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -65,17 +70,57 @@ def test_it_says_where_it_is_and_ends_with_ctrl_c(runs: dict[str, Path], photogr
         first = process.stdout.readline()
         found = re.fullmatch(r"images: (http://127\.0\.0\.1:\d+/)\n", first)
         assert found, first or process.stderr.read()
-        connection = http.client.HTTPConnection(urlsplit(found[1]).netloc, timeout=30)
-        connection.request("GET", "/api/about")
-        assert connection.getresponse().status == 200
-        connection.close()
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=30)
+        with contextlib.closing(http.client.HTTPConnection(urlsplit(found[1]).netloc, timeout=30)) as connection:
+            yield process, connection
     finally:
         process.kill()
-    out, err = process.stdout.read(), process.stderr.read()
-    assert (process.returncode, err) == (0, "")
-    assert out == "Ctrl-C ends it\n\nended\n"
+        process.wait()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Press Ctrl-C; return exit code, stdout and stderr."""
+    process.send_signal(signal.SIGINT)
+    out, err = process.stdout, process.stderr
+    assert out is not None
+    assert err is not None
+    return process.wait(timeout=30), out.read(), err.read()
+
+
+def ask(connection: http.client.HTTPConnection, method: str, path: str) -> dict[str, Any]:
+    connection.request(method, path)
+    response = connection.getresponse()
+    assert response.status == 200
+    return dict(json.loads(response.read()))
+
+
+def test_it_says_where_it_is_and_ends_with_ctrl_c(runs: dict[str, Path], photographs: Path) -> None:
+    with started(runs["images"], *own(photographs)) as (process, connection):
+        assert [run["key"] for run in ask(connection, "GET", "/api/about")["runs"]] == ["images"]
+        assert ended(process) == (0, "Ctrl-C ends it\n\nended\n", "")
+
+
+# a doctor who takes a minute, in torch all the time.
+SLOW = """
+import time, torch
+from capsella.web import examining
+def diagnose(*_, **__):
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        torch.rand(300, 300) @ torch.rand(300, 300)
+examining.diagnose = diagnose
+"""
+
+
+def test_it_ends_with_ctrl_c_while_the_doctor_examines(runs: dict[str, Path], photographs: Path) -> None:
+    with started(runs["images"], *own(photographs), program=SLOW) as (process, connection):
+        assert ask(connection, "POST", "/api/runs/images/doctor")["state"] == "working"
+        assert ask(connection, "GET", "/api/runs/images/doctor")["state"] == "working"
+        assert ended(process) == (0, "Ctrl-C ends it\n\nended\n", "")
+
+
+def own(photographs: Path) -> tuple[str, ...]:
+    """Return the options for these images."""
+    return "--data", "folder", "--root", str(photographs), "-o", "image_size=28"
 
 
 def explore(*arguments: str | Path) -> tuple[int, str]:
@@ -127,7 +172,7 @@ def test_a_run_on_data_that_has_no_name(runs: dict[str, Path]) -> None:
     ],
 )
 def test_options_that_make_no_sense(runs: dict[str, Path], photographs: Path, options: tuple[str, ...], says: str) -> None:
-    code, err = explore(runs["images"], "--data", "folder", "--root", photographs, "-o", "image_size=28", *options)
+    code, err = explore(runs["images"], *own(photographs), *options)
     assert code == 2
     assert says in one_line(err)
 
@@ -135,7 +180,7 @@ def test_options_that_make_no_sense(runs: dict[str, Path], photographs: Path, op
 def test_a_port_that_is_taken(runs: dict[str, Path], photographs: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, err = explore(runs["images"], "--data", "folder", "--root", photographs, "--port", str(port))
+        code, err = explore(runs["images"], *own(photographs), "--port", str(port))
     assert code == 2
     assert f"port={port} cannot be had at 127.0.0.1" in one_line(err)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -173,6 +174,21 @@ def test_files_of_the_page_come_from_a_list() -> None:
             response = client.get(f"/static/{name}")
             assert (response.status_code, response.content) == (200, content)
         assert client.get("/static/api.js").headers["content-type"] == "text/javascript; charset=utf-8"
+
+
+def test_every_file_that_the_page_names_is_there_and_none_besides() -> None:
+    found = files()
+    texts = {name: content.decode() for name, content in found.items() if name.endswith((".html", ".js", ".css"))}
+    named = {name for text in texts.values() for name in re.findall(r"""["'(](?:\./|/static/)([\w.-]+)["')]""", text)}
+    assert named - found.keys() == set()
+    assert found.keys() - named == {"index.html"}
+    outside = {url for text in texts.values() for url in re.findall(r"(?:https?:)?//[\w.-]+\.[a-z]{2,}[\w./-]*", text)}
+    assert {url for url in outside if not url.startswith("http://www.w3.org/")} == set()
+
+
+def test_the_page_has_no_script_or_style_of_its_own() -> None:
+    page = files()["index.html"].decode()
+    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)|javascript:", page)
 
 
 async def _called(caps: Caps, messages: Sequence[Any], *, path: str = "/api/x", headers: Any = ()) -> tuple[int, bytes | None]:

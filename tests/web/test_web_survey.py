@@ -165,7 +165,7 @@ def test_a_survey_takes_as_many_at_once_as_take_no_longer_than_a_stroke_may_wait
         return Batch(looks, torch.zeros(stop - start, dtype=torch.bool), torch.zeros(stop - start))
 
     complete(Survey(200, None, [], examine))
-    assert sizes[:3] == [8, 16, 30]
+    assert sizes[:6] == [1, 2, 4, 8, 16, 30]
     assert max(sizes) == 30
     assert sum(sizes) == 200
 

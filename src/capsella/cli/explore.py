@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,6 +50,10 @@ def explore(
     typer.echo("Ctrl-C ends it")
     serve(explorer, where, open_browser=open_browser)
     typer.echo("\nended")
+    if explorer.is_examining:
+        # a thread in the middle of a network cannot be ended, and would abort a slower end.
+        sys.stdout.flush()
+        os._exit(0)
 
 
 def explorer_of(

@@ -58,7 +58,7 @@ class Examination:
     def begin(self) -> DoctorState:
         """Begin, unless it has begun or is done; after a failure it begins anew."""
         with self._lock:
-            if self.html is None and (self._thread is None or not self._thread.is_alive()):
+            if self.html is None and not self.is_working:
                 self._problem = None
                 self._thread = threading.Thread(target=self._work, name="capsella-doctor", daemon=True)
                 self._thread.start()
@@ -71,6 +71,11 @@ class Examination:
         if self._problem is not None:
             return DoctorState(state="failed", page=self.page, problem=self._problem)
         return DoctorState(state="none" if self._thread is None else "working", page=self.page)
+
+    @property
+    def is_working(self) -> bool:
+        """Whether it is being made."""
+        return self._thread is not None and self._thread.is_alive()
 
     def _work(self) -> None:
         try:

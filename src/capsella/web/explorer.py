@@ -62,6 +62,11 @@ class Explorer:
         """Ask nothing more."""
         self.worker.close()
 
+    @property
+    def is_examining(self) -> bool:
+        """Whether a doctor's report is being made, which nothing ends early."""
+        return any(examination.is_working for examination in self.examinations.values())
+
     def net(self, key: str) -> Net:
         """Return a run, or say which there are."""
         return self.nets[self.key(key)]

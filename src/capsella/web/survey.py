@@ -23,7 +23,7 @@ STRONGEST = 8
 
 # a stroke waits for what has begun, so that a part of the survey should take no longer than this.
 _SECONDS = 0.03
-_FIRST, _MOST = 8, 256
+_FIRST, _MOST = 1, 256
 
 
 @dataclass(frozen=True, eq=False)
