@@ -90,8 +90,16 @@ def stroke(page: Any, selector: str, *points: tuple[float, float]) -> None:
     quiet(page)
 
 
-@pytest.mark.parametrize("run", ["small", "conv", "deep"])
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+# one of each by default: a browser takes a second for each view.
+@pytest.mark.parametrize(
+    ("run", "size"),
+    [
+        ("small", DESK),
+        ("deep", PHONE),
+        *(pytest.param(run, size, marks=pytest.mark.slow) for run, size in [("small", PHONE), ("deep", DESK)]),
+        *(pytest.param("conv", size, marks=pytest.mark.slow) for size in (DESK, PHONE)),
+    ],
+)
 def test_every_view_is_sound_in_both_schemes(run: str, size: tuple[int, int], window: Window) -> None:
     page = window.show(f"run={run}&capsule=1.3&rotation=30&ox=5")
     page.set_viewport_size({"width": size[0], "height": size[1]})
@@ -372,7 +380,9 @@ def test_curves_facts_and_the_doctor_are_at_hand(window: Window) -> None:
     page.get_by_text("lies in no folder").wait_for()
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize(
+    "view", [view if view in ("tree", "overlap") else pytest.param(view, marks=pytest.mark.slow) for view in VIEWS]
+)
 def test_a_view_is_saved_as_svg_that_needs_nothing_else_and_as_png(view: str, window: Window, tmp_path: Path) -> None:
     page = window.show(f"view={view}&other=deep&rotation=20&ox=4")
     quiet(page, 400)
