@@ -160,6 +160,27 @@ def test_when_nobody_asks_it_tidies_up_until_all_is_done() -> None:
     worker.close()
 
 
+def test_while_somebody_asks_nothing_else_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAUSE", 1e6)
+    first, done = threading.Event(), threading.Event()
+    taken: list[int] = []
+
+    def step() -> bool:
+        # once before anything is asked.
+        taken.append(1)
+        first.set()
+        return True
+
+    worker = Worker(lambda: step() if not first.is_set() else (done.wait(0.01), step())[1])
+    assert first.wait(10)
+    assert worker.submit(list, 1).result(10) == 1
+    so_far = len(taken)
+    for number in range(5):
+        assert worker.submit(list, number).result(10) == number
+    assert len(taken) == so_far
+    worker.close()
+
+
 def test_tidying_up_that_fails_ends_and_is_written_down(caplog: pytest.LogCaptureFixture) -> None:
     begun = threading.Event()
 

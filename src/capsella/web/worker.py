@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -13,6 +14,9 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
+
+PAUSE = 0.2
+"""Seconds without a question after which it tidies up: whoever draws is asking the next one soon."""
 
 MOST_TOGETHER = 32
 MOST_WAITING = 512
@@ -75,9 +79,10 @@ class Worker:
         self._thread.join()
 
     def _run(self) -> None:
+        quiet_from = 0.0
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closed or self._has_spare)
+                self._rest(quiet_from)
                 if self._closed:
                     for _, _, future in self._waiting:
                         future.cancel()
@@ -85,8 +90,17 @@ class Worker:
                 taken = self._take()
             if taken:
                 self._answer(taken)
+                quiet_from = time.monotonic() + PAUSE
             else:
                 self._tidy()
+
+    def _rest(self, quiet_from: float) -> None:
+        """Wait for something to do; what nobody waits for is begun no sooner than at ``quiet_from``."""
+        while not (self._waiting or self._closed):
+            left = quiet_from - time.monotonic()
+            if self._has_spare and left <= 0:
+                return
+            self._changed.wait(left if self._has_spare else None)
 
     def _take(self) -> list[_Asked]:
         """Return the first question and those that can be answered with it."""
