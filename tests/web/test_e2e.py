@@ -264,7 +264,7 @@ def test_few_capsules_are_shown_of_many_and_weak_couplings_are_hidden(window: Wi
     quiet(page)
     assert options.count() == 5 + 5
     before = lines(page)
-    page.get_by_label("Hide couplings below").fill("0.9")
+    page.get_by_label("Hide weak couplings").fill("0.9")
     quiet(page)
     assert len(lines(page)) < len(before)
     assert "not drawn" in page.locator(".tree-box .note").inner_text()

@@ -136,8 +136,14 @@ def test_lines_are_graded_and_the_weakest_left_out(call: Call) -> None:
     assert [len(grade) for grade in found["grades"]] == [0, 0, 0, 0, 0, 2, 0, 0, 0, 1]
     assert [(edge["i"], edge["j"]) for edge in found["negative"][9]] == [(2, 1)]
     assert (found["drawn"], found["left"]) == (4, 2)
-    few = call("tree_layout", "m.edges(gaps, [1], 0, 2)", gaps=GAP)
-    assert (few["drawn"], few["left"]) == (2, 4)
+    few = call("tree_layout", "m.edges([...gaps, ...gaps], [1, 1], 0, 4)", gaps=GAP)
+    assert (few["drawn"], few["left"]) == (4, 8)
+
+
+def test_couplings_that_are_all_alike_are_not_all_strong(call: Call) -> None:
+    alike, apart = [[0.1] * 10] * 4, [[0.9] + [0.1 / 9] * 9] * 4
+    found = call("tree_layout", "m.fullLines({couplings: [[alike], [alike, apart], []]})", alike=alike, apart=apart)
+    assert found == pytest.approx([0.2, 0.9, 1e-9])
 
 
 def test_arrow_keys_lead_along_layers_and_across_them(call: Call) -> None:

@@ -28,6 +28,12 @@ export function around(low, high, about = 5) {
   return [Math.floor(low / step + 1e-9) * step, Math.ceil(high / step - 1e-9) * step];
 }
 
+/** What an axis of shares covers: a little more than there is, and never so little that nothing looks like something. */
+export function shareRange(low, high) {
+  const room = Math.max(0.05 * (high - low), (0.1 - (high - low)) / 2, 0);
+  return [Math.max(0, low - room), Math.min(1, high + room)];
+}
+
 /** Powers of ten around positive numbers. */
 export function decades(low, high) {
   const [from, to] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
@@ -76,13 +82,15 @@ function drawing(label, draw) {
 export function lineChart({ label, height = 260 }) {
   const plot = drawing(label, (width, data) => ({ height, parts: lineParts(width, height, data) }));
   const legend = h("ul", { class: "legend" });
+  let entries = [];
   const element = h("figure", { class: "figure" }, plot.element, legend);
   const show = (data, words) => {
     plot.show(data, words);
-    const entry = (line, k) => h("li", {}, s("svg", { width: 26, height: 10, "aria-hidden": "true" }, s("path", { class: kind(line, k), d: "M1 5H25" })), line.name);
-    legend.replaceChildren(...data.lines.map(entry));
+    const swatch = (line, k) => s("svg", { width: 26, height: 10, "aria-hidden": "true" }, s("path", { class: kind(line, k), d: "M1 5H25" }));
+    entries = data.lines.map((line, k) => ({ swatch: swatch(line, k), name: line.name }));
+    legend.replaceChildren(...entries.map((entry) => h("li", {}, entry.swatch, entry.name)));
   };
-  return { element, svg: plot.svg, show };
+  return { element, svg: plot.svg, show, legend: () => entries };
 }
 
 const kind = (line, k) => (line.isApart ? "series is-apart" : `series series-${k % KINDS}`);
@@ -93,7 +101,7 @@ function lineParts(width, height, { lines, xLabel, yLabel, isShare = false, isLo
   const xs = lines.flatMap((line) => line.x);
   const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
   let [y0, y1] = range ?? [Math.min(...known), Math.max(...known)];
-  if (isShare && range === null) [y0, y1] = [Math.max(0, y0 - 0.05 * (y1 - y0) - 0.005), Math.min(1, y1 + 0.05 * (y1 - y0) + 0.005)];
+  if (isShare && range === null) [y0, y1] = shareRange(y0, y1);
   const many = Math.max(3, Math.round(height / 55));
   if (!isShare && !isPower && range === null) [y0, y1] = around(y0, y1, many);
   const yTicks = isPower ? decades(y0, y1) : ticks(y0, y1, many);

@@ -9,6 +9,8 @@ const HEAD = 66;
 const CAPTION = 22;
 const FOOT = 34;
 const PNG_SCALE = 2;
+const ENTRY = 170;
+const LINE = 20;
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif";
 
 // what a stylesheet says of a picture's elements, as attributes that stand by themselves.
@@ -34,23 +36,31 @@ const box = (svg) => svg.viewBox.baseVal;
 /**
  * Put parts into rows.
  *
- * @param parts [{caption, svg} | {caption, pixels, side?} | {caption, lines}]; a part may begin a row (`isFirst`)
+ * @param parts [{caption, svg, legend?: [{swatch, name}]} | {caption, pixels, side?} | {caption, lines}]; a part may begin a row (`isFirst`)
  */
 export function arrange(sizes, wide = WIDE) {
-  let [x, y, tall] = [0, HEAD, 0];
+  let [x, y, tall, most] = [0, HEAD, 0, 0];
   const places = sizes.map(({ width, height, isFirst }) => {
     if (x > 0 && (isFirst || x + width > wide)) [x, y, tall] = [0, y + tall + GAP, 0];
     const place = { x, y };
     x += width + GAP;
     tall = Math.max(tall, height);
+    most = Math.max(most, x - GAP);
     return place;
   });
-  return { places, height: y + tall + FOOT };
+  return { places, width: most, height: y + tall + FOOT };
 }
+
+/** A legend is written in as many columns as fit under its picture. */
+const perRow = (width) => Math.max(1, Math.floor(width / ENTRY));
+const rowsOf = (legend, width) => Math.ceil(legend.length / perRow(width));
 
 /** How large a part is without its caption. */
 function sizeOf(part) {
-  if (part.svg) return { width: box(part.svg).width, height: box(part.svg).height + CAPTION };
+  if (part.svg) {
+    const { width, height } = box(part.svg);
+    return { width, height: height + CAPTION + LINE * rowsOf(part.legend ?? [], width) };
+  }
   if (part.lines) return { width: part.width ?? 220, height: part.lines.length * 20 + CAPTION };
   const { width, height } = part.pixels;
   const side = part.side ?? 168;
@@ -63,15 +73,15 @@ export function composed({ title, subtitle, foot, parts }) {
   const colour = (name) => resolved(page, name);
   const kept = parts.filter((part) => !part.svg || box(part.svg)?.width > 0);
   const sizes = kept.map((part) => ({ ...sizeOf(part), isFirst: part.isFirst }));
-  const wide = Math.max(420, Math.min(WIDE, sizes.reduce((sum, size) => sum + size.width + GAP, -GAP)), ...sizes.map((size) => size.width));
-  const { places, height } = arrange(sizes, wide);
+  const { places, width: filled, height } = arrange(sizes);
+  const wide = Math.max(420, filled);
   const [ink, muted] = [colour("--ink"), colour("--muted")];
   const text = (x, y, words, attributes) => s("text", { x, y, "font-family": FONT, fill: ink, ...attributes }, words);
   const drawn = kept.map((part, k) => {
     const { x, y } = places[k];
     const group = s("g", { transform: `translate(${x} ${y})` }, text(0, 13, part.caption ?? "", { "font-size": 13, fill: muted }));
     const inner = s("g", { transform: `translate(0 ${CAPTION})` });
-    if (part.svg) inner.append(standalone(part.svg));
+    if (part.svg) inner.append(standalone(part.svg), ...entries(part, text, muted));
     else if (part.lines) inner.append(...part.lines.map((line, at) => text(0, 14 + 20 * at, line, { "font-size": 14 })));
     else {
       const { width } = sizes[k];
@@ -97,6 +107,15 @@ export function composed({ title, subtitle, foot, parts }) {
     ),
   );
   return { text: new XMLSerializer().serializeToString(svg), width: fullWidth, height: fullHeight };
+}
+
+/** A legend's entries, under its picture. */
+function entries({ svg, legend = [] }, text, fill) {
+  const { width, height } = box(svg);
+  return legend.flatMap(({ swatch, name }, k) => {
+    const [x, y] = [(k % perRow(width)) * ENTRY, height + 14 + LINE * Math.floor(k / perRow(width))];
+    return [s("g", { transform: `translate(${x} ${y - 9})` }, standalone(swatch)), text(x + 34, y, name, { "font-size": 12, fill })];
+  });
 }
 
 /** A colour of the page, as every program reads it. */

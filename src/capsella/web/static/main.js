@@ -139,7 +139,7 @@ class Page {
       say("There is nothing to save in this view yet.");
       return;
     }
-    const subtitle = [run.title, pictureName(state.picture)].join(" · ");
+    const subtitle = state.view === "training" ? run.title : `${run.title} · ${pictureName(state.picture)}`;
     try {
       await save({ title: this.#current.title, subtitle, foot: `capsella ${this.about.version} explorer`, parts }, `capsella-${run.key}-${state.view}`, kind);
     } catch (error) {

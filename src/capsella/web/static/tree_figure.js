@@ -182,7 +182,7 @@ export class TreeFigure {
     this.lines.replaceChildren(...[...paths(grades, ""), ...paths(negative, " negative")].filter(Boolean));
     const full = this.#full.map((value) => fixed(value)).join(", ");
     const hidden = left > 0 ? ` ${count(left)} weaker ${left === 1 ? "one is" : "ones are"} not drawn.` : "";
-    const scale = this.#full.length > 1 ? `The thickest line of each gap is a coupling of ${full}.` : `The thickest line is a coupling of ${full}.`;
+    const scale = `A line of full strength is a coupling of ${full}${this.#full.length > 1 ? ", from left to right" : ""}.`;
     this.note.textContent = scale + hidden;
     this.#markLines();
   }

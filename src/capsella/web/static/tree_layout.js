@@ -2,7 +2,7 @@
 
 export const MOST_ROWS = 32;
 /** Couplings that are drawn at once: more are a grey cloud, and no longer quick. */
-export const MOST_EDGES = 3000;
+export const MOST_EDGES = 4000;
 /** Kinds of lines: what is between two of them is drawn as the nearer one. */
 export const GRADES = 10;
 
@@ -70,9 +70,16 @@ export const couplingsAt = (sight, iteration) =>
 /** How many iterations a tree can be stepped through. */
 export const stepsOf = (sight) => sight.couplings.reduce((most, steps) => Math.max(most, steps.length), 0);
 
-/** The coupling with the full line in each gap: the strongest in any iteration, so that lines can be compared over all. */
-export const fullLines = (sight) =>
-  sight.couplings.map((steps) => steps.reduce((most, step) => step.reduce((top, row) => largest(row, top), most), 1e-9));
+/**
+ * The coupling with the full line in each gap: the strongest in any iteration, so that lines can be compared over all; twice
+ * the mean where that is more, so that couplings which are all alike are not all strong.
+ */
+export const fullLines = (sight) => sight.couplings.map((steps) => Math.max(1e-9, ...steps.map(fullLine)));
+
+function fullLine(step) {
+  const values = step.flat().map((value) => Math.abs(value ?? 0));
+  return values.length ? Math.max(largest(values, 0), (2 * values.reduce((a, b) => a + b, 0)) / values.length) : 0;
+}
 
 /** The full lines of several trees of one shape, so that they can be compared with each other. */
 export const sharedLines = (sights) => sights.map(fullLines).reduce((a, b) => a.map((value, k) => Math.max(value, b[k] ?? 0)));
@@ -102,22 +109,21 @@ export const between = (from, to, share) =>
  * @returns {{grades: {k: number, i: number, j: number}[][], negative: object[][], drawn: number, left: number}}
  */
 export function edges(gaps, full, weak, most = MOST_EDGES) {
-  const found = [];
   let left = 0;
-  gaps.forEach((gap, k) => {
+  const found = gaps.flatMap((gap, k) => {
+    const strong = [];
     gap.forEach((row, i) => {
       row.forEach((value, j) => {
         const share = Math.abs(value ?? 0) / full[k];
-        if (share >= weak && share > 0) found.push({ k, i, j, share, isNegative: value < 0 });
-        else left += 1;
+        if (share >= weak && share > 0) strong.push({ k, i, j, share, isNegative: value < 0 });
       });
     });
+    // each gap has its part, or one of many capsules would leave nothing to the others.
+    const room = Math.floor(most / gaps.length);
+    if (strong.length > room) strong.sort((a, b) => b.share - a.share).length = room;
+    left += gap.length * (gap[0]?.length ?? 0) - strong.length;
+    return strong;
   });
-  if (found.length > most) {
-    found.sort((a, b) => b.share - a.share);
-    left += found.length - most;
-    found.length = most;
-  }
   const make = () => Array.from({ length: GRADES }, () => []);
   const [grades, negative] = [make(), make()];
   for (const edge of found) {

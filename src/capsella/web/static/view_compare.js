@@ -86,7 +86,7 @@ export class CompareView {
     this.sides = ["first", "second"].map((word) => new Side(this, word));
     this.other = chooser("Beside it", [], (key) => store.set({ other: key }));
     this.player = new Player((iteration) => store.set({ iteration }));
-    this.weak = slider({ label: "Hide couplings below", min: 0, max: 0.95, step: 0.01, say: (value) => `${Math.round(100 * value)} % of the thickest`, oninput: (weak) => store.set({ weak }) });
+    this.weak = slider({ label: "Hide weak couplings", min: 0, max: 0.95, step: 0.01, say: (value) => `below ${Math.round(100 * value)} %`, oninput: (weak) => store.set({ weak }) });
     this.finding = h("p", { class: "finding", role: "status" });
     this.table = h("table", { class: "data" });
     this.none = h("div", { class: "card empty", hidden: true }, h("h3", {}, "One run alone"), h("p", {}, "Name two runs to see them side by side:"), h("p", {}, h("code", {}, "capsella explore RUN OTHER")));

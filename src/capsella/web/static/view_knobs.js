@@ -98,7 +98,7 @@ export class KnobsView {
       { caption: `class ${this.#name} as it is`, pixels: this.plainPixels },
       { caption: "with the knobs turned", pixels: this.pixels },
       { caption: "turned", lines: lines.length ? lines : ["nothing"] },
-      ...(this.#sheet ? [{ caption: "a row for each value, a column for each change", pixels: this.#sheet.image, side: 560, isFirst: true }] : []),
+      ...(this.#sheet ? [{ caption: `a row for each value, a column for each change, from ${signed(this.#sheet.offsets[0])} to ${signed(this.#sheet.offsets.at(-1))}`, pixels: this.#sheet.image, side: 560, isFirst: true }] : []),
     ];
   }
 

@@ -120,8 +120,8 @@ export class MoveView {
       { caption: "as it is", pixels: before.image, side: 130 },
       ...(trees ? [{ caption: `says ${this.run.class_names[before.answer]}`, svg: this.trees[0].svg }] : []),
       { caption: moveWords(this.store.state.move) || "moved", pixels: after.image, side: 130 },
-      ...(trees ? [{ caption: `says ${this.run.class_names[after.answer]}`, svg: this.trees[1].svg }, { caption: "correlation by layer", svg: this.kinship.svg, isFirst: true }] : []),
-      { caption: `while ${NAMES[this.store.state.follow].toLowerCase()} changes: correlation by layer, and confidence`, svg: this.chart.svg },
+      ...(trees ? [{ caption: `says ${this.run.class_names[after.answer]}`, svg: this.trees[1].svg }, { caption: "correlation by layer; the mark: of different test images", svg: this.kinship.svg, isFirst: true }] : []),
+      { caption: `while ${NAMES[this.store.state.follow].toLowerCase()} changes`, svg: this.chart.svg, legend: this.chart.legend() },
     ];
   }
 

@@ -52,7 +52,7 @@ export class TrainingView {
   }
 
   figure() {
-    return (this.charts ?? []).map(({ plot, chart }) => ({ caption: `${plot.title}: ${plot.curves.map((curve) => curve.name).join(", ")}`, svg: chart.svg }));
+    return (this.charts ?? []).map(({ plot, chart }) => ({ caption: plot.title, svg: chart.svg, legend: chart.legend() }));
   }
 
   #show({ plots }) {

@@ -37,11 +37,11 @@ export class TreeView {
     this.panel = new CapsulePanel({ store });
     this.most = slider({ label: "Capsules of a layer", min: 4, max: 64, step: 1, oninput: (most) => store.set({ most }) });
     this.weak = slider({
-      label: "Hide couplings below",
+      label: "Hide weak couplings",
       min: 0,
       max: 0.95,
       step: 0.01,
-      say: (value) => `${Math.round(100 * value)} % of the thickest`,
+      say: (value) => `below ${Math.round(100 * value)} %`,
       oninput: (weak) => store.set({ weak }),
     });
     this.negate = tick("Negate the primary capsules", (negate) => store.set({ negate }));
