@@ -12,7 +12,6 @@ from explored import ask, asked, net, of_test, rectangles, small
 from torch import Tensor, nn
 
 import capsella
-from capsella.analysis.receptive import ReceptiveFields, sensitivity
 from capsella.data import from_tensors
 from capsella.nn import CapsuleConv2d, PrimaryCapsules
 from capsella.train import Run, fit
@@ -140,38 +139,6 @@ def test_nothing_of_negation_stays_in_the_net() -> None:
     with pytest.raises(ZeroDivisionError), negating(model, [True]):
         1 / 0  # noqa: B018
     torch.testing.assert_close(look(model, images)[0].scores, before, rtol=0, atol=0)
-
-
-def test_sensitivity_is_the_gradient_of_the_activation() -> None:
-    model: Any = small().eval().double()
-    image = (rectangles().images[1].double() / 255).requires_grad_()
-    (routed,) = model.routed(image[None])
-    (expected,) = torch.autograd.grad(routed.activations[0, 4], image)
-    torch.testing.assert_close(sensitivity(model, image, 1, 4), expected.abs().sum(dim=0))
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_a_receptive_field_holds_every_pixel_that_changes_the_capsule_and_no_other() -> None:
-    model: Any = small().eval()
-    fields = ReceptiveFields(model, (1, 28, 28))
-    images = torch.rand(2, 1, 28, 28)
-    for capsule in (0, 35, 71):
-        box = fields.box(capsule)
-        assert box is not None
-        outside = torch.rand(1, 28, 28)
-        outside[:, box.top : box.bottom + 1, box.left : box.right + 1] = images[
-            0, :, box.top : box.bottom + 1, box.left : box.right + 1
-        ]
-        with torch.no_grad():
-            first, second = (model.capsules(each[None])[0][0, capsule] for each in (images[0], outside))
-        torch.testing.assert_close(first, second)
-        # each edge of it matters.
-        minds = sensitivity(model, images[0], 0, capsule)
-        for edge in (minds[box.top], minds[box.bottom], minds[:, box.left], minds[:, box.right]):
-            assert edge.max() > 0
-    whole = fields.box(None)
-    assert whole is not None
-    assert (whole.left, whole.top, whole.right, whole.bottom) == (0, 0, 26, 26)
 
 
 def test_only_images_can_be_explored() -> None:
