@@ -146,6 +146,9 @@ def test_a_drawing_needs_no_mouse(browser: Any, url: str) -> None:
         assert drawn[14 * 28 + 18] > 200
         assert drawn[16 * 28 + 24] == 0
         box = board.bounding_box()
+        page.keyboard.press("e")
+        assert page.get_by_role("button", name="Eraser").get_attribute("aria-pressed") == "true"
+        page.keyboard.press("e")
         page.touchscreen.tap(box["x"] + 0.2 * box["width"], box["y"] + 0.8 * box["height"])
         quiet(page)
         assert levels(page, ".board")[22 * 28 + 5] > 200
@@ -414,6 +417,10 @@ def test_an_address_shows_the_same_to_somebody_else(window: Window, browser: Any
     with opened(browser, *shared.split("#")) as other:
         page = other.page
         assert [levels(page, ".board"), levels(page, ".stage"), answer(page), page.locator(".finding").inner_text()] == shown
+        # a browser may keep its clipboard from a page that came without encryption.
+        page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+        page.get_by_role("button", name="Copy link").click()
+        assert page.get_by_label("Address of what is shown").input_value() == shared
 
 
 def test_nonsense_in_an_address_is_as_if_it_were_not_there(window: Window) -> None:

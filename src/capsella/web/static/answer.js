@@ -7,7 +7,8 @@ const MOST_BARS = 12;
 const SPEAK_AFTER = 800;
 
 /** How sure a network is of each class, from 0 to 1. */
-export const certainties = (sight) => (sight.certainties ?? sight.scores).map((value) => (value === null ? null : Math.min(1, Math.max(0, value))));
+export const certainties = (sight) =>
+  (sight.certainties ?? sight.scores).map((value) => (value === null ? null : Math.min(1, Math.max(0, value))));
 
 /** The answer in a sentence. */
 export function sentence(run, sight) {
@@ -27,7 +28,14 @@ export class Answer {
     this.bars = h("ol", { class: "bars" });
     this.spoken = isLoud ? h("p", { class: "unseen", role: "status", "aria-live": "polite" }) : null;
     this.speak = settled((text) => write(this.spoken, text), SPEAK_AFTER);
-    this.element = h("div", { class: "answer" }, h("p", { class: "answer-line" }, this.name, this.sure), this.truth, this.bars, this.spoken);
+    this.element = h(
+      "div",
+      { class: "answer" },
+      h("p", { class: "answer-line" }, this.name, this.sure),
+      this.truth,
+      this.bars,
+      this.spoken,
+    );
   }
 
   show(run, sight) {
@@ -36,7 +44,10 @@ export class Answer {
     write(this.name, run.class_names[sight.answer]);
     write(this.sure, percent(sight.confidence));
     const isRight = sight.label === sight.answer;
-    write(this.truth, sight.label === null ? "" : isRight ? "as the test set says" : `The test set says ${nameOf(run, sight.label)}`);
+    write(
+      this.truth,
+      sight.label === null ? "" : isRight ? "as the test set says" : `The test set says ${nameOf(run, sight.label)}`,
+    );
     this.truth.classList.toggle("wrong", sight.label !== null && !isRight);
     this.#rows(shown.length);
     shown.forEach((number, at) => {
@@ -53,7 +64,11 @@ export class Answer {
   #rows(number) {
     if (this.rows?.length === number) return;
     this.rows = Array.from({ length: number }, () => {
-      const [name, fill, value] = [h("span", { class: "bar-name" }), h("span", { class: "bar-fill" }), h("span", { class: "bar-value" })];
+      const [name, fill, value] = [
+        h("span", { class: "bar-name" }),
+        h("span", { class: "bar-fill" }),
+        h("span", { class: "bar-value" }),
+      ];
       return { row: h("li", {}, name, h("span", { class: "bar-track" }, fill), value), name, fill, value };
     });
     this.bars.replaceChildren(...this.rows.map((each) => each.row));

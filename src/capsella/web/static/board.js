@@ -14,9 +14,12 @@ export class Board {
   #cursor = null;
   #isDown = false;
 
-  /** @param {{draw: (bytes: Uint8Array, size: object) => void}} options called with every change by hand */
-  constructor({ draw }) {
-    this.draw = draw;
+  /**
+   * @param {{draw: (bytes: Uint8Array, size: object) => void, tool: (isErasing: boolean) => void}} options called with every
+   *   change by hand, and when the other end of the pencil is taken
+   */
+  constructor({ draw, tool }) {
+    Object.assign(this, { draw, tool });
     this.size = { height: 28, width: 28, channels: 1 };
     this.bytes = blank(28, 28, 1);
     this.colour = [255, 255, 255];
@@ -40,7 +43,14 @@ export class Board {
     this.point = h("div", { class: "board-point", hidden: true });
     this.words = h("p", { class: "unseen", role: "status" });
     const text = "Arrow keys move a brush, space puts it down and lifts it, E takes the eraser, delete clears, Z undoes.";
-    this.element = h("div", { class: "board-box" }, this.canvas, this.point, this.words, h("p", { id: help, class: "unseen" }, text));
+    this.element = h(
+      "div",
+      { class: "board-box" },
+      this.canvas,
+      this.point,
+      this.words,
+      h("p", { id: help, class: "unseen" }, text),
+    );
   }
 
   /** Show an image: levels of a size of their own. */
@@ -52,6 +62,12 @@ export class Board {
     this.#stroke = null;
     paint(this.canvas, { ...size, data: bytes });
     change(this.canvas, { "aria-label": `Drawing board, showing ${name}` });
+  }
+
+  /** Take the eraser, or lay it down. */
+  erase() {
+    this.isErasing = !this.isErasing;
+    this.tool(this.isErasing);
   }
 
   get canUndo() {
@@ -92,7 +108,10 @@ export class Board {
 
   #place(event) {
     const box = this.canvas.getBoundingClientRect();
-    return [((event.clientX - box.left) / box.width) * this.size.width, ((event.clientY - box.top) / box.height) * this.size.height];
+    return [
+      ((event.clientX - box.left) / box.width) * this.size.width,
+      ((event.clientY - box.top) / box.height) * this.size.height,
+    ];
   }
 
   #start(at) {
@@ -136,7 +155,10 @@ export class Board {
     const step = STEPS[event.key];
     if (step) {
       const fast = event.shiftKey ? 4 : 1;
-      this.#cursor = [clamp(this.#cursor[0] + fast * step[0], 0.5, width - 0.5), clamp(this.#cursor[1] + fast * step[1], 0.5, height - 0.5)];
+      this.#cursor = [
+        clamp(this.#cursor[0] + fast * step[0], 0.5, width - 0.5),
+        clamp(this.#cursor[1] + fast * step[1], 0.5, height - 0.5),
+      ];
       if (this.#isDown && this.#stroke) this.#to(this.#cursor);
     } else if (event.key === " ") {
       if (this.#isDown) this.#lift();
@@ -146,7 +168,7 @@ export class Board {
       }
     } else if (event.key === "e" || event.key === "E") {
       this.#lift();
-      this.isErasing = !this.isErasing;
+      this.erase();
     } else if (event.key === "Delete" || event.key === "Backspace") this.clear();
     else if (event.key === "z" || event.key === "Z") this.undo();
     else return;

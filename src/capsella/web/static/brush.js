@@ -41,7 +41,10 @@ export class Stroke {
     const { height, width } = this.size;
     const side = Math.min(height, width);
     const reach = Math.ceil(((RADIUS * thickness + SOFT) * side) / SIDE) + 1;
-    const between = (a, b, most) => [clamp(Math.floor(Math.min(a, b)) - reach, 0, most), clamp(Math.ceil(Math.max(a, b)) + reach, 0, most)];
+    const between = (a, b, most) => [
+      clamp(Math.floor(Math.min(a, b)) - reach, 0, most),
+      clamp(Math.ceil(Math.max(a, b)) + reach, 0, most),
+    ];
     const [left, right] = between(from[0], to[0], width);
     const [top, bottom] = between(from[1], to[1], height);
     for (let y = top; y < bottom; y += 1) {

@@ -11,8 +11,12 @@ import { capsuleName, layerName } from "./tree_figure.js";
 export function fieldWords({ box, peak }, run) {
   if (box === null) return "No pixel can reach it.";
   const isAll = box.left === 0 && box.top === 0 && box.right === run.width - 1 && box.bottom === run.height - 1;
-  const where = isAll ? "It sees the whole image" : `It sees columns ${box.left + 1} to ${box.right + 1} and rows ${box.top + 1} to ${box.bottom + 1} (framed)`;
-  return peak ? `${where}. The warmer a pixel, the more it moves the activation: at most ${short(peak)} for each unit of input.` : `${where}. Just now no pixel moves its activation.`;
+  const where = isAll
+    ? "It sees the whole image"
+    : `It sees columns ${box.left + 1} to ${box.right + 1} and rows ${box.top + 1} to ${box.bottom + 1} (framed)`;
+  return peak
+    ? `${where}. The warmer a pixel, the more it moves the activation: at most ${short(peak)} for each unit of input.`
+    : `${where}. Just now no pixel moves its activation.`;
 }
 
 const short = (value) => Number(value.toPrecision(2)).toString();
@@ -40,17 +44,37 @@ export class CapsulePanel {
     this.close = button("Close", () => store.set({ capsule: null }), { class: "small" });
     const part = (text, ...children) => h("section", { class: "part" }, h("h4", {}, text), ...children);
     this.classesPart = part("Mean activation by class", this.classes.element);
-    this.historyPart = h("div", { class: "parts" }, part("Over the test set", this.history.element, this.historyWords), this.classesPart, part("Test images that activate it most", this.strongest));
+    this.historyPart = h(
+      "div",
+      { class: "parts" },
+      part("Over the test set", this.history.element, this.historyWords),
+      this.classesPart,
+      part("Test images that activate it most", this.strongest),
+    );
     this.full = h(
       "div",
       { class: "capsule-full" },
       h("div", { class: "capsule-head" }, this.title, this.close),
       this.facts,
-      h("div", { class: "parts" }, part("Where it looks", h("div", { class: "field-view" }, this.canvas, this.field), this.words), part("Pose", this.pose.element)),
+      h(
+        "div",
+        { class: "parts" },
+        part("Where it looks", h("div", { class: "field-view" }, this.canvas, this.field), this.words),
+        part("Pose", this.pose.element),
+      ),
       this.historyPart,
     );
-    this.hint = h("p", { class: "hint" }, "Point at a capsule, tap it, or move to it with the arrow keys: here is where it looks, its pose, and what it does over the test set.");
-    this.element = h("section", { class: "card capsule", "aria-label": "The chosen capsule", "aria-live": "off" }, this.hint, this.full);
+    this.hint = h(
+      "p",
+      { class: "hint" },
+      "Point at a capsule, tap it, or move to it with the arrow keys: here is where it looks, its pose, and what it does over the test set.",
+    );
+    this.element = h(
+      "section",
+      { class: "card capsule", "aria-label": "The chosen capsule", "aria-live": "off" },
+      this.hint,
+      this.full,
+    );
     this.full.hidden = true;
   }
 
@@ -116,7 +140,10 @@ export class CapsulePanel {
     this.classesPart.hidden = history.by_class.length === 0;
     if (history.by_class.length) {
       const names = history.by_class.map((_, k) => run.class_names[k] ?? String(k));
-      this.classes.show({ names, values: history.by_class }, names.map((name, k) => `${name}: ${fixed(history.by_class[k])}`).join(", "));
+      this.classes.show(
+        { names, values: history.by_class },
+        names.map((name, k) => `${name}: ${fixed(history.by_class[k])}`).join(", "),
+      );
     }
     const key = `${run.key} ${history.strongest}`;
     if (key === this.key) return;
@@ -125,7 +152,15 @@ export class CapsulePanel {
       ...history.strongest.map((index) => {
         const picture = h("img", { src: imagePath(run.key, index), alt: "", class: "pixels", width: 48, height: 48 });
         const words = `Show test image ${index}`;
-        return h("li", {}, button([picture], () => this.store.set({ picture: { kind: "test", run: run.key, index } }), { class: "thumb", "aria-label": words, title: words }));
+        return h(
+          "li",
+          {},
+          button([picture], () => this.store.set({ picture: { kind: "test", run: run.key, index } }), {
+            class: "thumb",
+            "aria-label": words,
+            title: words,
+          }),
+        );
       }),
     );
   }

@@ -86,7 +86,8 @@ export function lineChart({ label, height = 260 }) {
   const element = h("figure", { class: "figure" }, plot.element, legend);
   const show = (data, words) => {
     plot.show(data, words);
-    const swatch = (line, k) => s("svg", { width: 26, height: 10, "aria-hidden": "true" }, s("path", { class: kind(line, k), d: "M1 5H25" }));
+    const swatch = (line, k) =>
+      s("svg", { width: 26, height: 10, "aria-hidden": "true" }, s("path", { class: kind(line, k), d: "M1 5H25" }));
     entries = data.lines.map((line, k) => ({ swatch: swatch(line, k), name: line.name }));
     legend.replaceChildren(...entries.map((entry) => h("li", {}, entry.swatch, entry.name)));
   };
@@ -108,7 +109,10 @@ function lineParts(width, height, { lines, xLabel, yLabel, isShare = false, isLo
   if (isPower) [y0, y1] = [yTicks[0], yTicks.at(-1)];
   const scale = isPower ? Math.log10 : (value) => value;
   const across = (x) => LEFT + (x1 > x0 ? (x - x0) / (x1 - x0) : 0.5) * (width - LEFT - RIGHT);
-  const down = (y) => height - BOTTOM - (scale(y1) > scale(y0) ? (scale(y) - scale(y0)) / (scale(y1) - scale(y0)) : 0.5) * (height - TOP - BOTTOM);
+  const down = (y) =>
+    height -
+    BOTTOM -
+    (scale(y1) > scale(y0) ? (scale(y) - scale(y0)) / (scale(y1) - scale(y0)) : 0.5) * (height - TOP - BOTTOM);
   const grid = yTicks.flatMap((value) => [
     s("path", { class: "grid", d: `M${LEFT} ${down(value)}H${width - RIGHT}` }),
     s("text", { x: LEFT - 7, y: down(value) + 4, "text-anchor": "end" }, isShare ? percentShort(value) : short(value)),
@@ -124,10 +128,14 @@ function lineParts(width, height, { lines, xLabel, yLabel, isShare = false, isLo
   const drawn = lines.map((line, k) => {
     const points = line.x.map((x, i) => [across(x), line.y[i]]).filter(([, y]) => y !== null && (!isPower || y > 0));
     const d = points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${down(y).toFixed(1)}`).join("");
-    if (points.length === 1) return s("circle", { class: `${kind(line, k)} is-dot`, cx: points[0][0], cy: down(points[0][1]), r: 3.5 });
+    if (points.length === 1)
+      return s("circle", { class: `${kind(line, k)} is-dot`, cx: points[0][0], cy: down(points[0][1]), r: 3.5 });
     return s("path", { class: kind(line, k), d: d || "M0 0" });
   });
-  const now = marker === null ? [] : [s("path", { class: "now", d: `M${across(Math.min(x1, Math.max(x0, marker)))} ${TOP}V${height - BOTTOM}` })];
+  const now =
+    marker === null
+      ? []
+      : [s("path", { class: "now", d: `M${across(Math.min(x1, Math.max(x0, marker)))} ${TOP}V${height - BOTTOM}` })];
   return [...grid, ...xTicks, ...axes, ...now, ...drawn];
 }
 
@@ -167,11 +175,23 @@ export function columns({ label, height = 120 }) {
     const bars = known.map((value, k) => {
       const tall = Math.min(1, Math.abs(value) / high) * (isSigned ? room / 2 : room) * 0.96;
       const title = s("title", {}, `${names[k]}: ${fixed(values[k])}`);
-      return s("rect", { class: `bar${value < 0 ? " negative" : ""}${k === marked ? " is-marked" : ""}`, x: k * step + step * 0.14, y: value < 0 ? zero : zero - tall, width: step * 0.72, height: Math.max(tall, 0.5) }, title);
+      return s(
+        "rect",
+        {
+          class: `bar${value < 0 ? " negative" : ""}${k === marked ? " is-marked" : ""}`,
+          x: k * step + step * 0.14,
+          y: value < 0 ? zero : zero - tall,
+          width: step * 0.72,
+          height: Math.max(tall, 0.5),
+        },
+        title,
+      );
     });
     // the widest letters are about so much wider than the mean one.
     const place = (k) => clamp((k + 0.5) * step, 0.65 * wide[k], width - 0.65 * wide[k]);
-    const words = shown.map((name, k) => (k % every ? null : s("text", { x: place(k), y: height - 4, "text-anchor": "middle" }, name)));
+    const words = shown.map((name, k) =>
+      k % every ? null : s("text", { x: place(k), y: height - 4, "text-anchor": "middle" }, name),
+    );
     return { height, parts: [s("path", { class: "axis", d: `M0 ${zero}H${width}` }), ...bars, ...words.filter(Boolean)] };
   });
 }
@@ -183,13 +203,18 @@ export function kinships({ label }) {
     const long = width - left - 58;
     const parts = layers.flatMap(({ correlation, chance }, k) => {
       const y = k * row + 8;
-      const mark = chance === null ? [] : [s("path", { class: "chance", d: `M${left + long * Math.max(0, chance)} ${y - 2}v18` })];
+      const mark =
+        chance === null ? [] : [s("path", { class: "chance", d: `M${left + long * Math.max(0, chance)} ${y - 2}v18` })];
       return [
         s("text", { x: 0, y: y + 11 }, names[k]),
         s("rect", { class: "track", x: left, y, width: long, height: 14, rx: 7 }),
         s("rect", { class: "bar", x: left, y, width: long * Math.max(0, correlation ?? 0), height: 14, rx: 7 }),
         ...mark,
-        s("text", { x: width, y: y + 11, "text-anchor": "end", class: "value" }, correlation === null ? "–" : fixed(correlation)),
+        s(
+          "text",
+          { x: width, y: y + 11, "text-anchor": "end", class: "value" },
+          correlation === null ? "–" : fixed(correlation),
+        ),
       ];
     });
     return { height: layers.length * row + 4, parts };

@@ -14,12 +14,28 @@ const LINE = 20;
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif";
 
 // what a stylesheet says of a picture's elements, as attributes that stand by themselves.
-const LOOKS = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linecap", "opacity", "visibility", "font-size", "font-weight", "text-anchor"];
+const LOOKS = [
+  "fill",
+  "fill-opacity",
+  "stroke",
+  "stroke-width",
+  "stroke-opacity",
+  "stroke-dasharray",
+  "stroke-linecap",
+  "opacity",
+  "visibility",
+  "font-size",
+  "font-weight",
+  "text-anchor",
+];
 
 /** A copy of an SVG that looks the same without the page's stylesheet. */
 export function standalone(svg) {
   const copy = svg.cloneNode(true);
-  const [ours, theirs] = [[svg, ...svg.querySelectorAll("*")], [copy, ...copy.querySelectorAll("*")]];
+  const [ours, theirs] = [
+    [svg, ...svg.querySelectorAll("*")],
+    [copy, ...copy.querySelectorAll("*")],
+  ];
   ours.forEach((element, k) => {
     const look = getComputedStyle(element);
     for (const name of [...theirs[k].getAttributeNames()]) {
@@ -79,13 +95,24 @@ export function composed({ title, subtitle, foot, parts }) {
   const text = (x, y, words, attributes) => s("text", { x, y, "font-family": FONT, fill: ink, ...attributes }, words);
   const drawn = kept.map((part, k) => {
     const { x, y } = places[k];
-    const group = s("g", { transform: `translate(${x} ${y})` }, text(0, 13, part.caption ?? "", { "font-size": 13, fill: muted }));
+    const group = s(
+      "g",
+      { transform: `translate(${x} ${y})` },
+      text(0, 13, part.caption ?? "", { "font-size": 13, fill: muted }),
+    );
     const inner = s("g", { transform: `translate(0 ${CAPTION})` });
     if (part.svg) inner.append(standalone(part.svg), ...entries(part, text, muted));
     else if (part.lines) inner.append(...part.lines.map((line, at) => text(0, 14 + 20 * at, line, { "font-size": 14 })));
     else {
       const { width } = sizes[k];
-      inner.append(s("image", { href: toUri(larger(part.pixels, width)), width, height: sizes[k].height - CAPTION, "image-rendering": "pixelated" }));
+      inner.append(
+        s("image", {
+          href: toUri(larger(part.pixels, width)),
+          width,
+          height: sizes[k].height - CAPTION,
+          "image-rendering": "pixelated",
+        }),
+      );
     }
     group.append(inner);
     return group;
@@ -114,7 +141,10 @@ function entries({ svg, legend = [] }, text, fill) {
   const { width, height } = box(svg);
   return legend.flatMap(({ swatch, name }, k) => {
     const [x, y] = [(k % perRow(width)) * ENTRY, height + 14 + LINE * Math.floor(k / perRow(width))];
-    return [s("g", { transform: `translate(${x} ${y - 9})` }, standalone(swatch)), text(x + 34, y, name, { "font-size": 12, fill })];
+    return [
+      s("g", { transform: `translate(${x} ${y - 9})` }, standalone(swatch)),
+      text(x + 34, y, name, { "font-size": 12, fill }),
+    ];
   });
 }
 

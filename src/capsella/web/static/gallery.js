@@ -40,13 +40,23 @@ export class GalleryPicker {
     const number = (text) => (text === "" ? null : Number(text));
     this.label = chooser("Class", [], (value) => this.change({ label: number(value) }));
     this.answer = chooser("Answer", [], (value) => this.change({ answer: number(value) }));
-    const orders = [["index", "by number"], ["sure", "surest first"], ["unsure", "least sure"]];
+    const orders = [
+      ["index", "by number"],
+      ["sure", "surest first"],
+      ["unsure", "least sure"],
+    ];
     this.order = chooser("Order", orders, (value) => this.change({ order: value }));
     this.mistakes = tick("Mistakes only", (value) => this.change({ mistakes: value }));
     this.list = h("ul", { class: "thumbs" });
     this.words = h("p", { class: "note" });
-    this.back = button("←", () => this.change({ offset: Math.max(0, this.#state.offset - LIMIT) }), { "aria-label": "Earlier images", class: "small" });
-    this.next = button("→", () => this.change({ offset: this.#state.offset + LIMIT }), { "aria-label": "Further images", class: "small" });
+    this.back = button("←", () => this.change({ offset: Math.max(0, this.#state.offset - LIMIT) }), {
+      "aria-label": "Earlier images",
+      class: "small",
+    });
+    this.next = button("→", () => this.change({ offset: this.#state.offset + LIMIT }), {
+      "aria-label": "Further images",
+      class: "small",
+    });
     this.lookAgain = settled(() => this.query.again(), LOOK_AGAIN);
     this.element = h(
       "div",
@@ -90,8 +100,19 @@ export class GalleryPicker {
         ...images.map((image) => {
           const words = imageWords(run, image);
           const isWrong = image.answer !== null && image.label !== null && image.answer !== image.label;
-          const picture = h("img", { src: imagePath(run.key, image.index), alt: "", class: "pixels", loading: "lazy", width: 48, height: 48 });
-          const choose = button([picture], () => this.pick(image.index), { class: `thumb${isWrong ? " is-wrong" : ""}`, "aria-label": words, title: words });
+          const picture = h("img", {
+            src: imagePath(run.key, image.index),
+            alt: "",
+            class: "pixels",
+            loading: "lazy",
+            width: 48,
+            height: 48,
+          });
+          const choose = button([picture], () => this.pick(image.index), {
+            class: `thumb${isWrong ? " is-wrong" : ""}`,
+            "aria-label": words,
+            title: words,
+          });
           choose.dataset.index = image.index;
           choose.addEventListener("dragstart", (event) => event.dataTransfer.setData(DRAGGED, String(image.index)));
           return h("li", {}, choose);

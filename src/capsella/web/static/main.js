@@ -15,7 +15,14 @@ import { OverlapView } from "./view_overlap.js";
 import { TrainingView } from "./view_training.js";
 import { TreeView } from "./view_tree.js";
 
-const KINDS = { tree: TreeView, knobs: KnobsView, move: MoveView, compare: CompareView, overlap: OverlapView, training: TrainingView };
+const KINDS = {
+  tree: TreeView,
+  knobs: KnobsView,
+  move: MoveView,
+  compare: CompareView,
+  overlap: OverlapView,
+  training: TrainingView,
+};
 
 class Page {
   #current = null;
@@ -49,12 +56,21 @@ class Page {
       button("SVG", () => this.#save("svg"), { "aria-label": "Save this view as SVG" }),
       button("PNG", () => this.#save("png"), { "aria-label": "Save this view as PNG" }),
     );
-    this.tabs = h("nav", { class: "tabs", "aria-label": "Views" }, h("ul", {}, ...VIEWS.map((name) => h("li", {}, this.links[name]))));
+    this.tabs = h(
+      "nav",
+      { class: "tabs", "aria-label": "Views" },
+      h("ul", {}, ...VIEWS.map((name) => h("li", {}, this.links[name]))),
+    );
     const top = h(
       "header",
       { class: "top" },
       button("Skip to the view", () => this.place.focus(), { class: "skip" }),
-      h("div", { class: "brand" }, h("img", { src: "/static/favicon.svg", alt: "", width: 26, height: 26 }), h("span", {}, "capsella", h("span", { class: "brand-what" }, " explorer"))),
+      h(
+        "div",
+        { class: "brand" },
+        h("img", { src: "/static/favicon.svg", alt: "", width: 26, height: 26 }),
+        h("span", {}, "capsella", h("span", { class: "brand-what" }, " explorer")),
+      ),
       this.runs.element,
       this.tabs,
       share,
@@ -78,7 +94,11 @@ class Page {
     }
     document.title = `${view.title} · ${run.title} · capsella explorer`;
     this.runs.select.value = run.key;
-    for (const name of VIEWS) change(this.links[name], { href: toFragment({ ...state, view: name }), "aria-current": name === state.view ? "page" : null });
+    for (const name of VIEWS)
+      change(this.links[name], {
+        href: toFragment({ ...state, view: name }),
+        "aria-current": name === state.view ? "page" : null,
+      });
     this.source.update(state);
     const asked = { scene: sceneOf(state, about), most: state.most, draw: state.view === "overlap" ? 2 : 1 };
     const isNew = this.latest?.run !== run || this.latest.text !== JSON.stringify(asked);
@@ -141,7 +161,11 @@ class Page {
     }
     const subtitle = state.view === "training" ? run.title : `${run.title} · ${pictureName(state.picture)}`;
     try {
-      await save({ title: this.#current.title, subtitle, foot: `capsella ${this.about.version} explorer`, parts }, `capsella-${run.key}-${state.view}`, kind);
+      await save(
+        { title: this.#current.title, subtitle, foot: `capsella ${this.about.version} explorer`, parts },
+        `capsella-${run.key}-${state.view}`,
+        kind,
+      );
     } catch (error) {
       say(`It cannot be saved: ${error.message}`);
       throw error;

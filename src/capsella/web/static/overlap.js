@@ -3,7 +3,10 @@
 import { shifted, withChannels } from "./brush.js";
 
 /** The two inks of an overlap: the first image and the second; where both are, they add up to white. */
-export const INKS = [[64, 214, 196], [255, 140, 80]];
+export const INKS = [
+  [64, 214, 196],
+  [255, 140, 80],
+];
 
 /** One grey image, brought to a size: a smaller one is put in the middle, a larger one shrunk as a whole. */
 export function placed({ height, width, channels, data }, size) {
@@ -14,7 +17,8 @@ export function placed({ height, width, channels, data }, size) {
   const found = new Uint8Array(size.height * size.width);
   for (let y = 0; y < tall; y += 1) {
     for (let x = 0; x < wide; x += 1) {
-      const from = Math.min(height - 1, Math.floor((y + 0.5) / shrink)) * width + Math.min(width - 1, Math.floor((x + 0.5) / shrink));
+      const from =
+        Math.min(height - 1, Math.floor((y + 0.5) / shrink)) * width + Math.min(width - 1, Math.floor((x + 0.5) / shrink));
       found[(top + y) * size.width + left + x] = grey[from];
     }
   }
@@ -41,4 +45,5 @@ const alike = (a, b) => {
 
 /** Which of two drawings is of the first image: true where they stand in the order of the images. */
 export const inOrder = (drawings, images) =>
-  alike(drawings[0], images[0]) + alike(drawings[1], images[1]) >= alike(drawings[0], images[1]) + alike(drawings[1], images[0]);
+  alike(drawings[0], images[0]) + alike(drawings[1], images[1]) >=
+  alike(drawings[0], images[1]) + alike(drawings[1], images[0]);

@@ -15,7 +15,11 @@ export function schemeChooser() {
       // it holds until the page is left.
     }
   };
-  const options = [["auto", "as the system"], ["light", "light"], ["dark", "dark"]];
+  const options = [
+    ["auto", "auto"],
+    ["light", "light"],
+    ["dark", "dark"],
+  ];
   const { element, select } = chooser("Colours", options, choose);
   select.value = root.dataset.scheme ?? "auto";
   return element;

@@ -12,7 +12,13 @@ import { fromBase64, still, toBase64 } from "./pixels.js";
 import { pictureName, runOf } from "./scene.js";
 
 /** Levels as the API takes a drawing. */
-export const drawn = (bytes, { height, width, channels }) => ({ kind: "drawn", height, width, channels, data: toBase64(bytes) });
+export const drawn = (bytes, { height, width, channels }) => ({
+  kind: "drawn",
+  height,
+  width,
+  channels,
+  data: toBase64(bytes),
+});
 
 /** The channels of a colour that the browser writes as #rrggbb. */
 export const channelsOf = (text) => [1, 3, 5].map((at) => Number.parseInt(text.slice(at, at + 2), 16));
@@ -23,11 +29,14 @@ export class Source {
 
   constructor({ about, store }) {
     Object.assign(this, { about, store });
-    this.board = new Board({ draw: (bytes, size) => this.#drawn(bytes, size) });
+    this.board = new Board({
+      draw: (bytes, size) => this.#drawn(bytes, size),
+      tool: (isErasing) => change(this.eraser, { "aria-pressed": String(isErasing) }),
+    });
     this.caption = h("p", { class: "note board-caption" });
-    this.trip = h("p", { class: "note trip" });
+    this.trip = h("p", { class: "note trip", title: "from the question to the answer" });
     this.undo = button("Undo", () => this.board.undo(), { class: "small" });
-    this.eraser = button("Eraser", () => this.#erase(), { class: "small", "aria-pressed": "false" });
+    this.eraser = button("Eraser", () => this.board.erase(), { class: "small", "aria-pressed": "false" });
     this.colour = h("input", { type: "color", value: "#ffffff", "aria-label": "Ink", oninput: () => this.#tint() });
     this.brush = slider({
       label: "Brush",
@@ -41,7 +50,14 @@ export class Source {
       },
     });
     this.brush.show(1);
-    this.file = h("input", { type: "file", accept: "image/*", class: "unseen", tabindex: -1, "aria-hidden": "true", onchange: () => this.#upload(this.file.files[0]) });
+    this.file = h("input", {
+      type: "file",
+      accept: "image/*",
+      class: "unseen",
+      tabindex: -1,
+      "aria-hidden": "true",
+      onchange: () => this.#upload(this.file.files[0]),
+    });
     this.gallery = new GalleryPicker({
       change: (gallery) => store.set({ gallery }),
       pick: (index) => this.#pick(index),
@@ -52,7 +68,10 @@ export class Source {
       button("Clear", () => this.#clear(), { class: "small" }),
       this.undo,
       this.eraser,
-      button("Centre", () => this.board.replace(centred(this.board.bytes, this.board.size)), { class: "small", title: "put the middle of its mass in the middle" }),
+      button("Centre", () => this.board.replace(centred(this.board.bytes, this.board.size)), {
+        class: "small",
+        title: "put the middle of its mass in the middle",
+      }),
       button("Invert", () => this.board.replace(this.board.bytes.map((level) => 255 - level)), { class: "small" }),
       this.colour,
     ];
@@ -70,7 +89,12 @@ export class Source {
       else this.#upload(event.dataTransfer.files[0]);
     });
     const heading = (text, id) => h("h2", { id, class: "quiet" }, text);
-    this.pickBox = h("details", { class: "card fold", open: true, ontoggle: () => this.update(store.state) }, h("summary", {}, h("h2", {}, "Test images")), this.gallery.element);
+    this.pickBox = h(
+      "details",
+      { class: "card fold", open: true, ontoggle: () => this.update(store.state) },
+      h("summary", {}, h("h2", {}, "Test images")),
+      this.gallery.element,
+    );
     this.element = h(
       "aside",
       { class: "source", "aria-label": "Image and answer" },
@@ -122,7 +146,12 @@ export class Source {
 
   async #show(picture) {
     const run = runOf(this.about, picture.kind === "test" ? picture.run : this.#run.key);
-    write(this.caption, picture.kind === "test" ? `Test image ${count(picture.index)} of ${run.data}. Draw on it, or clear it.` : "Your own image.");
+    write(
+      this.caption,
+      picture.kind === "test"
+        ? `Test image ${count(picture.index)} of ${run.data}. Draw on it, or clear it.`
+        : "Your own image.",
+    );
     // one's own stroke comes back by the state; it is on the board already.
     if (picture === this.ownPicture) return;
     try {
@@ -130,7 +159,11 @@ export class Source {
       if (this.#picture !== picture) return;
       // drawn on in the network's channels.
       const channels = Math.max(levels.channels, this.#run.channels);
-      this.board.show(withChannels(levels.data, levels.channels, channels), { ...levels, data: undefined, channels }, pictureName(picture));
+      this.board.show(
+        withChannels(levels.data, levels.channels, channels),
+        { ...levels, data: undefined, channels },
+        pictureName(picture),
+      );
     } catch {
       say(`${pictureName(picture)} cannot be shown.`);
     }
@@ -144,11 +177,6 @@ export class Source {
   #clear() {
     const { height, width, channels } = this.#run;
     this.board.replace(blank(height, width, channels), { height, width, channels });
-  }
-
-  #erase() {
-    this.board.isErasing = !this.board.isErasing;
-    change(this.eraser, { "aria-pressed": String(this.board.isErasing) });
   }
 
   #tint() {

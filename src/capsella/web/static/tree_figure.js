@@ -83,7 +83,10 @@ export class TreeFigure {
     if (this.#shown === null || this.#width === 0) return;
     const { run, sight, iteration } = this.#shown;
     const whole = this.#names(run, sight);
-    const right = Math.min(Math.max(110, 0.34 * this.#width), 20 + VALUE + LETTER * Math.max(...whole.map((name) => name.length), 2));
+    const right = Math.min(
+      Math.max(110, 0.34 * this.#width),
+      20 + VALUE + LETTER * Math.max(...whole.map((name) => name.length), 2),
+    );
     // names of classes may take their part of the width, and no more of it.
     const names = whole.map((name) => short(name, Math.max(3, Math.floor((right - 20 - VALUE) / LETTER))));
     this.#place = layout.place(sight.layers, this.#width, right);
@@ -102,7 +105,9 @@ export class TreeFigure {
 
   #names(run, sight) {
     const last = sight.layers.length - 1;
-    return sight.layers[last].shown.map((number) => (run.layers[last].capsules === run.class_names.length ? run.class_names[number] : String(number)));
+    return sight.layers[last].shown.map((number) =>
+      run.layers[last].capsules === run.class_names.length ? run.class_names[number] : String(number),
+    );
   }
 
   /** Make the elements; what changes from answer to answer of the same capsules is left to #paint. */
@@ -127,7 +132,12 @@ export class TreeFigure {
     const narrow = columns.length > 2 && columns[1].middle - columns[0].middle < 78;
     const heads = columns.map((column, k) => {
       const anchor = k === 0 ? "start" : k === last ? "end" : "middle";
-      const x = k === 0 ? Math.max(2, column.left - radius) : k === last ? Math.min(this.#width - 2, column.right + radius + 70) : column.middle;
+      const x =
+        k === 0
+          ? Math.max(2, column.left - radius)
+          : k === last
+            ? Math.min(this.#width - 2, column.right + radius + 70)
+            : column.middle;
       const { shown, capsules } = sight.layers[k];
       const many = shown.length < capsules ? `${shown.length} of ${count(capsules)}` : `${count(capsules)}`;
       return s(
@@ -154,7 +164,9 @@ export class TreeFigure {
         change(mark.disc, { r: (radius * node.share).toFixed(2) });
         change(mark.cross, { visibility: node.isDead ? "visible" : "hidden" });
         const dead = node.isDead ? ", dead" : "";
-        change(mark.group, { "aria-label": `${capsuleName(run, k, node.number)}, activation ${fixed(node.activation)}${dead}` });
+        change(mark.group, {
+          "aria-label": `${capsuleName(run, k, node.number)}, activation ${fixed(node.activation)}${dead}`,
+        });
         mark.group.classList.toggle("is-answer", k === last && node.number === sight.answer);
         mark.group.classList.toggle("is-dead", node.isDead);
         if (mark.value) mark.value.textContent = fixed(node.activation);
@@ -178,7 +190,10 @@ export class TreeFigure {
     const { nodes } = this.#place;
     const { grades, negative, drawn, left } = layout.edges(gaps, this.#full, this.#shown.weak);
     const path = (found) => found.map(({ k, i, j }) => layout.curve(nodes[k][i], nodes[k + 1][j])).join("");
-    const paths = (table, kind) => table.map((found, grade) => (found.length ? s("path", { class: `line${kind}`, ...layout.lineLook(grade, drawn), d: path(found) }) : null));
+    const paths = (table, kind) =>
+      table.map((found, grade) =>
+        found.length ? s("path", { class: `line${kind}`, ...layout.lineLook(grade, drawn), d: path(found) }) : null,
+      );
     this.lines.replaceChildren(...[...paths(grades, ""), ...paths(negative, " negative")].filter(Boolean));
     const full = this.#full.map((value) => fixed(value)).join(", ");
     const hidden = left > 0 ? ` ${count(left)} weaker ${left === 1 ? "one is" : "ones are"} not drawn.` : "";
@@ -214,7 +229,11 @@ export class TreeFigure {
       const share = Math.abs(value ?? 0) / this.#full[k];
       if (share < this.#shown.weak || share === 0) return null;
       const grade = Math.min(layout.GRADES - 1, Math.floor(share * layout.GRADES));
-      return s("path", { class: `line${value < 0 ? " negative" : ""}`, ...layout.lineLook(grade, 1), d: layout.curve(nodes[k][i], nodes[k + 1][j]) });
+      return s("path", {
+        class: `line${value < 0 ? " negative" : ""}`,
+        ...layout.lineLook(grade, 1),
+        d: layout.curve(nodes[k][i], nodes[k + 1][j]),
+      });
     };
     const up = (this.#gaps[layer]?.[at] ?? []).map((value, j) => mark(layer, at, j, value));
     const down = layer > 0 ? (this.#gaps[layer - 1] ?? []).map((row, i) => mark(layer - 1, i, at, row[at])) : [];

@@ -98,7 +98,9 @@ export function lineLook(grade, among) {
 
 /** Part of the way from one table of couplings to another of the same size. */
 export const between = (from, to, share) =>
-  to.map((gap, k) => gap.map((row, i) => row.map((value, j) => (1 - share) * (from[k]?.[i]?.[j] ?? value ?? 0) + share * (value ?? 0))));
+  to.map((gap, k) =>
+    gap.map((row, i) => row.map((value, j) => (1 - share) * (from[k]?.[i]?.[j] ?? value ?? 0) + share * (value ?? 0))),
+  );
 
 /**
  * The lines of a tree, sorted into grades by their strength.
@@ -169,7 +171,18 @@ export function towards(nodes, from, key) {
 export function partners(sight, gaps, layer, number) {
   const at = sight.layers[layer]?.shown.indexOf(number) ?? -1;
   if (at < 0) return [];
-  const up = (gaps[layer]?.[at] ?? []).map((coupling, j) => ({ layer: layer + 1, number: sight.layers[layer + 1].shown[j], coupling }));
-  const down = layer > 0 ? (gaps[layer - 1] ?? []).map((row, i) => ({ layer: layer - 1, number: sight.layers[layer - 1].shown[i], coupling: row[at] })) : [];
+  const up = (gaps[layer]?.[at] ?? []).map((coupling, j) => ({
+    layer: layer + 1,
+    number: sight.layers[layer + 1].shown[j],
+    coupling,
+  }));
+  const down =
+    layer > 0
+      ? (gaps[layer - 1] ?? []).map((row, i) => ({
+          layer: layer - 1,
+          number: sight.layers[layer - 1].shown[i],
+          coupling: row[at],
+        }))
+      : [];
   return [...down, ...up].sort((a, b) => Math.abs(b.coupling ?? 0) - Math.abs(a.coupling ?? 0));
 }

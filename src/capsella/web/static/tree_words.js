@@ -52,7 +52,13 @@ export class TreeWords {
       ),
     );
     const heads = ["Layer", "Capsule", "Activation", "Coupled most to"].map((text) => h("th", { scope: "col" }, text));
-    const caption = h("caption", {}, `The strongest capsules of each layer${iteration === null ? "" : `, after iteration ${iteration}`}`);
-    this.body.replaceChildren(h("table", { class: "data" }, caption, h("thead", {}, h("tr", {}, ...heads)), h("tbody", {}, ...rows)));
+    const caption = h(
+      "caption",
+      {},
+      `The strongest capsules of each layer${iteration === null ? "" : `, after iteration ${iteration}`}`,
+    );
+    this.body.replaceChildren(
+      h("table", { class: "data" }, caption, h("thead", {}, h("tr", {}, ...heads)), h("tbody", {}, ...rows)),
+    );
   }
 }

@@ -14,7 +14,10 @@ export const turned = (capsules, drawnClass, offsets) =>
   capsules.map((row, k) => row.map((value, d) => (value ?? 0) + (k === drawnClass ? (offsets[d] ?? 0) : 0)));
 
 /** Which tile of a sheet is at a place, given in shares of its sides. */
-export const tileAt = (x, y, rows, columns) => [clamp(Math.floor(y * rows), 0, rows - 1), clamp(Math.floor(x * columns), 0, columns - 1)];
+export const tileAt = (x, y, rows, columns) => [
+  clamp(Math.floor(y * rows), 0, rows - 1),
+  clamp(Math.floor(x * columns), 0, columns - 1),
+];
 
 export class KnobsView {
   title = "Turn the knobs";
@@ -27,7 +30,9 @@ export class KnobsView {
     this.plainDrawing = new Query((answer) => this.#drawnPlain(answer));
     this.sheetQuery = new Query((answer) => this.#showSheet(answer));
     this.askSheet = settled((path, body) => this.sheetQuery.want(path, body), SHEET_AFTER);
-    this.chooser = chooser("Class capsule", [], (value) => store.set({ drawnClass: value === "" ? null : Number(value), offsets: [] }));
+    this.chooser = chooser("Class capsule", [], (value) =>
+      store.set({ drawnClass: value === "" ? null : Number(value), offsets: [] }),
+    );
     this.original = still("original");
     this.plain = still("reconstruction");
     this.turnedStill = still("with the knobs turned");
@@ -44,7 +49,13 @@ export class KnobsView {
       h(
         "section",
         { class: "card", "aria-label": "Knobs" },
-        h("div", { class: "controls" }, this.chooser.element, button("All to zero", () => store.set({ offsets: [] })), button("Shake", () => this.#shake(), { title: "turn every knob a little, at random" })),
+        h(
+          "div",
+          { class: "controls" },
+          this.chooser.element,
+          button("All to zero", () => store.set({ offsets: [] })),
+          button("Shake", () => this.#shake(), { title: "turn every knob a little, at random" }),
+        ),
         h("div", { class: "trio" }, this.original.element, this.plain.element, this.turnedStill.element),
         this.knobs,
       ),
@@ -52,8 +63,18 @@ export class KnobsView {
         "section",
         { class: "card", "aria-labelledby": id },
         h("h3", { id }, "Contact sheet"),
-        h("p", { class: "note" }, "A row for each value of the capsule, a column for each change of it. A click turns that knob."),
-        h("div", { class: "sheet-box" }, this.rowNames, h("div", { class: "sheet-place" }, this.canvas, this.mark), this.columnNames),
+        h(
+          "p",
+          { class: "note" },
+          "A row for each value of the capsule, a column for each change of it. A click turns that knob.",
+        ),
+        h(
+          "div",
+          { class: "sheet-box" },
+          this.rowNames,
+          h("div", { class: "sheet-place" }, this.canvas, this.mark),
+          this.columnNames,
+        ),
       ),
     );
     this.element = h("div", {}, this.none, this.body);
@@ -92,13 +113,25 @@ export class KnobsView {
   figure() {
     if (!this.#sight || !this.pixels || !this.plainPixels) return [];
     const { offsets } = this.store.state;
-    const lines = offsets.map((value, d) => [d, value]).filter(([, value]) => value).map(([d, value]) => `value ${d + 1}: ${signed(value)}`);
+    const lines = offsets
+      .map((value, d) => [d, value])
+      .filter(([, value]) => value)
+      .map(([d, value]) => `value ${d + 1}: ${signed(value)}`);
     return [
       { caption: "original", pixels: this.#sight.image },
       { caption: `class ${this.#name} as it is`, pixels: this.plainPixels },
       { caption: "with the knobs turned", pixels: this.pixels },
       { caption: "turned", lines: lines.length ? lines : ["nothing"] },
-      ...(this.#sheet ? [{ caption: `a row for each value, a column for each change, from ${signed(this.#sheet.offsets[0])} to ${signed(this.#sheet.offsets.at(-1))}`, pixels: this.#sheet.image, side: 560, isFirst: true }] : []),
+      ...(this.#sheet
+        ? [
+            {
+              caption: `a row for each value, a column for each change, from ${signed(this.#sheet.offsets[0])} to ${signed(this.#sheet.offsets.at(-1))}`,
+              pixels: this.#sheet.image,
+              side: 560,
+              isFirst: true,
+            },
+          ]
+        : []),
     ];
   }
 
@@ -172,9 +205,15 @@ export class KnobsView {
     this.#sheet = sheet;
     const { rows, offsets } = sheet;
     paint(this.canvas, sheet.image);
-    this.canvas.setAttribute("aria-label", `Drawings of class ${this.#name}: ${rows} values, each changed by ${offsets.map((offset) => signed(offset)).join(", ")}`);
-    if (this.rowNames.children.length !== rows) this.rowNames.replaceChildren(...Array.from({ length: rows }, (_, k) => h("li", {}, String(k + 1))));
-    this.columnNames.replaceChildren(...offsets.map((offset, k) => h("span", {}, (k - offsets.indexOf(0)) % 2 && offsets.length > 7 ? "" : signed(offset))));
+    this.canvas.setAttribute(
+      "aria-label",
+      `Drawings of class ${this.#name}: ${rows} values, each changed by ${offsets.map((offset) => signed(offset)).join(", ")}`,
+    );
+    if (this.rowNames.children.length !== rows)
+      this.rowNames.replaceChildren(...Array.from({ length: rows }, (_, k) => h("li", {}, String(k + 1))));
+    this.columnNames.replaceChildren(
+      ...offsets.map((offset, k) => h("span", {}, (k - offsets.indexOf(0)) % 2 && offsets.length > 7 ? "" : signed(offset))),
+    );
     this.#markSheet();
   }
 

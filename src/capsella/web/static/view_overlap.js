@@ -3,6 +3,7 @@
 import { certainties, nameOf } from "./answer.js";
 import { ask, runPath } from "./api.js";
 import { button, chooser, clamp, fixed, h, slider, write } from "./dom.js";
+import { Finding } from "./finding.js";
 import { DRAGGED, galleryQuery } from "./gallery.js";
 import { say } from "./notice.js";
 import { inked, inOrder, placed, shiftedBy } from "./overlap.js";
@@ -49,12 +50,21 @@ export class OverlapView {
     this.x = slider({ label: "Right", min: -14, max: 14, step: 1, say: pixels, oninput: move("x"), neutral: 0 });
     this.y = slider({ label: "Down", min: -14, max: 14, step: 1, say: pixels, oninput: move("y"), neutral: 0 });
     this.which = chooser("Second image", [], () => this.#another());
-    this.finding = h("p", { class: "finding", role: "status", "aria-live": "polite" });
+    this.finding = new Finding();
     this.seen = still("what it sees");
     this.drawings = [still("–"), still("–")];
     this.both = still("both drawings");
-    this.tree = new TreeFigure({ label: "Parse tree of both images", pick: (capsule) => this.tree.mark(capsule), point: (capsule) => this.tree.mark(capsule) });
-    this.treeCard = h("section", { class: "card", "aria-label": "Parse tree" }, h("h3", {}, "Its parse tree"), this.tree.element);
+    this.tree = new TreeFigure({
+      label: "Parse tree of both images",
+      pick: (capsule) => this.tree.mark(capsule),
+      point: (capsule) => this.tree.mark(capsule),
+    });
+    this.treeCard = h(
+      "section",
+      { class: "card", "aria-label": "Parse tree" },
+      h("h3", {}, "Its parse tree"),
+      this.tree.element,
+    );
     this.none = h("p", { class: "note" });
     this.element = h(
       "div",
@@ -62,18 +72,41 @@ export class OverlapView {
       h(
         "section",
         { class: "card overlap", "aria-label": "Two images" },
-        h("figure", { class: "stage-box" }, this.canvas, h("figcaption", {}, h("span", { class: "ink-first" }, "first"), " and ", h("span", { class: "ink-second" }, "second"), ": drag the second, or drop a test image here")),
+        h(
+          "figure",
+          { class: "stage-box" },
+          this.canvas,
+          h(
+            "figcaption",
+            {},
+            h("span", { class: "ink-first" }, "first"),
+            " and ",
+            h("span", { class: "ink-second" }, "second"),
+            ": drag the second, or drop a test image here",
+          ),
+        ),
         h(
           "div",
           { class: "stack tight" },
-          h("div", { class: "controls" }, this.which.element, button("Another", () => this.#another()), button("Swap", () => this.#swap())),
+          h(
+            "div",
+            { class: "controls" },
+            this.which.element,
+            button("Another", () => this.#another()),
+            button("Swap", () => this.#swap()),
+          ),
           this.x.element,
           this.y.element,
-          this.finding,
+          this.finding.element,
           this.none,
         ),
       ),
-      h("section", { class: "card", "aria-label": "What it draws" }, h("h3", {}, "What it draws"), h("div", { class: "quartet" }, this.seen.element, ...this.drawings.map((each) => each.element), this.both.element)),
+      h(
+        "section",
+        { class: "card", "aria-label": "What it draws" },
+        h("h3", {}, "What it draws"),
+        h("div", { class: "quartet" }, this.seen.element, ...this.drawings.map((each) => each.element), this.both.element),
+      ),
       this.treeCard,
     );
   }
@@ -82,7 +115,10 @@ export class OverlapView {
     if (run !== this.run) {
       this.run = run;
       this.#sight = null;
-      this.which.fill([["", run.has_classes ? "of any class" : "any"], ...(run.has_classes ? run.class_names.map((name, k) => [k, name]) : [])]);
+      this.which.fill([
+        ["", run.has_classes ? "of any class" : "any"],
+        ...(run.has_classes ? run.class_names.map((name, k) => [k, name]) : []),
+      ]);
       write(this.none, run.knobs ? "" : `${run.title} draws no single classes${run.decoder ? "" : ": it has no decoder"}.`);
       for (const each of [...this.drawings, this.both]) each.element.hidden = !run.knobs;
       this.treeCard.hidden = run.layers.length === 0;
@@ -95,7 +131,7 @@ export class OverlapView {
 
   sight(sight, run) {
     this.#sight = sight;
-    write(this.finding, overlapWords(run, sight));
+    this.finding.show(overlapWords(run, sight));
     this.seen.show(sight.image, "what it sees");
     if (run.layers.length) this.tree.show({ run, sight, iteration: null, weak: this.store.state.weak, capsule: null });
     this.#draw();
@@ -171,7 +207,10 @@ export class OverlapView {
     if (this.#drag === null) return;
     const box = this.canvas.getBoundingClientRect();
     const { left, top, x, y } = this.#drag;
-    this.#bounded(x + ((event.clientX - left) / box.width) * this.run.width, y + ((event.clientY - top) / box.height) * this.run.height);
+    this.#bounded(
+      x + ((event.clientX - left) / box.width) * this.run.width,
+      y + ((event.clientY - top) / box.height) * this.run.height,
+    );
   }
 
   #press(event) {
@@ -188,7 +227,10 @@ export class OverlapView {
     event.preventDefault();
     const box = this.canvas.getBoundingClientRect();
     // its middle is where it is dropped.
-    const [x, y] = [((event.clientX - box.left) / box.width - 0.5) * this.run.width, ((event.clientY - box.top) / box.height - 0.5) * this.run.height];
+    const [x, y] = [
+      ((event.clientX - box.left) / box.width - 0.5) * this.run.width,
+      ((event.clientY - box.top) / box.height - 0.5) * this.run.height,
+    ];
     this.store.set({ second: { kind: "test", run: this.run.key, index } });
     this.#bounded(x, y);
   }

@@ -27,7 +27,18 @@ export class TrainingView {
         "div",
         { class: "duo" },
         h("section", { class: "card", "aria-label": "The run" }, h("h3", {}, "The run"), this.facts),
-        h("section", { class: "card", "aria-label": "The doctor" }, h("h3", {}, "The doctor’s report"), h("p", { class: "note" }, "Dead capsules, starved gradients, couplings that do nothing: the doctor looks at the network’s health over its test set. It takes a minute or so."), this.doctorWords, h("div", { class: "controls" }, this.begin, this.link)),
+        h(
+          "section",
+          { class: "card", "aria-label": "The doctor" },
+          h("h3", {}, "The doctor’s report"),
+          h(
+            "p",
+            { class: "note" },
+            "Dead capsules, starved gradients, couplings that do nothing: the doctor looks at the network’s health over its test set. It takes a minute or so.",
+          ),
+          this.doctorWords,
+          h("div", { class: "controls" }, this.begin, this.link),
+        ),
       ),
     );
   }
@@ -37,7 +48,12 @@ export class TrainingView {
     this.run = run;
     this.charts = [];
     this.plots.replaceChildren();
-    const facts = [["network", run.model], ["parameters", count(run.parameters)], ["test images", `${run.data}/${run.split}, ${count(run.images)}`], ...run.facts];
+    const facts = [
+      ["network", run.model],
+      ["parameters", count(run.parameters)],
+      ["test images", `${run.data}/${run.split}, ${count(run.images)}`],
+      ...run.facts,
+    ];
     this.facts.replaceChildren(...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
     this.query.want(runPath(run.key, "curves"));
     this.#look();
@@ -58,10 +74,15 @@ export class TrainingView {
   #show({ plots }) {
     this.none.hidden = plots.length > 0;
     this.charts = plots.map((plot) => ({ plot, chart: lineChart({ label: plot.title, height: 240 }) }));
-    this.plots.replaceChildren(...this.charts.map(({ plot, chart }) => h("section", { class: "plot-card" }, h("h4", {}, plot.title), chart.element)));
+    this.plots.replaceChildren(
+      ...this.charts.map(({ plot, chart }) => h("section", { class: "plot-card" }, h("h4", {}, plot.title), chart.element)),
+    );
     for (const { plot, chart } of this.charts) {
       const words = `${plot.title}. ${plot.curves.map((curve) => lineWords(curve, plot.is_share)).join("; ")}`;
-      chart.show({ lines: plot.curves, xLabel: plot.x_label, yLabel: plot.y_label, isShare: plot.is_share, isLog: plot.is_log }, words);
+      chart.show(
+        { lines: plot.curves, xLabel: plot.x_label, yLabel: plot.y_label, isShare: plot.is_share, isLog: plot.is_log },
+        words,
+      );
     }
   }
 
@@ -82,7 +103,12 @@ export class TrainingView {
   }
 
   #showDoctor({ state, page, problem }) {
-    const words = { none: "", working: "Examining …", ready: "The report is ready.", failed: problem ?? "The examination failed." };
+    const words = {
+      none: "",
+      working: "Examining …",
+      ready: "The report is ready.",
+      failed: problem ?? "The examination failed.",
+    };
     write(this.doctorWords, words[state]);
     this.begin.hidden = state === "ready";
     this.begin.disabled = state === "working";

@@ -4,6 +4,7 @@ import { Query, runPath } from "./api.js";
 import { certainties } from "./answer.js";
 import { CapsulePanel } from "./capsule_panel.js";
 import { count, fixed, h, percent, slider, tick, write } from "./dom.js";
+import { Finding } from "./finding.js";
 import { Player } from "./player.js";
 import { sceneOf } from "./scene.js";
 import { TreeFigure, layerName } from "./tree_figure.js";
@@ -14,7 +15,8 @@ import { TreeWords } from "./tree_words.js";
 export function negationWords(run, plain, negated) {
   const name = (number) => run.class_names[number];
   const sure = percent(negated.confidence);
-  if (plain.answer === negated.answer) return `With its primary capsules negated the network still says ${name(negated.answer)}: ${percent(plain.confidence)} before, ${sure} now.`;
+  if (plain.answer === negated.answer)
+    return `With its primary capsules negated the network still says ${name(negated.answer)}: ${percent(plain.confidence)} before, ${sure} now.`;
   return `With its primary capsules negated the network says ${name(negated.answer)} (${sure}) instead of ${name(plain.answer)} (${fixed(certainties(negated)[plain.answer])} now).`;
 }
 
@@ -45,7 +47,7 @@ export class TreeView {
       oninput: (weak) => store.set({ weak }),
     });
     this.negate = tick("Negate the primary capsules", (negate) => store.set({ negate }));
-    this.notice = h("p", { class: "finding", role: "status", hidden: true });
+    this.notice = new Finding();
     this.routing = h("p", { class: "note" });
     this.none = h("div", { class: "card empty", hidden: true });
     const legend = h(
@@ -63,7 +65,7 @@ export class TreeView {
         "section",
         { class: "card tree-card", "aria-label": "The parse tree" },
         this.player.element,
-        this.notice,
+        this.notice.element,
         this.tree.element,
         legend,
         this.routing,
@@ -91,9 +93,15 @@ export class TreeView {
     this.negate.input.checked = state.negate;
     this.negate.element.hidden = !run.negates;
     write(this.routing, routingWords(run));
-    if (state.negate) this.negated.want(runPath(run.key, "see"), { scene: sceneOf(state, this.about), most: state.most, draw: 1, negate: true });
+    if (state.negate)
+      this.negated.want(runPath(run.key, "see"), {
+        scene: sceneOf(state, this.about),
+        most: state.most,
+        draw: 1,
+        negate: true,
+      });
     else this.negated.drop();
-    this.notice.hidden = !state.negate;
+    this.notice.toggle(state.negate);
     if (!state.negate && this.#plain !== null && this.#plain !== this.#shown) this.#draw(this.#plain);
     else this.#show();
     this.tree.pin(state.capsule);
@@ -142,7 +150,7 @@ export class TreeView {
 
   #compare() {
     if (!this.store.state.negate || this.#plain === null || this.#shown === this.#plain || this.#shown === null) return;
-    write(this.notice, negationWords(this.run, this.#plain, this.#shown));
+    this.notice.show(negationWords(this.run, this.#plain, this.#shown));
   }
 
   #point(capsule) {
@@ -166,16 +174,22 @@ const stepWords = (sight, iteration) => {
 export function routingWords(run) {
   const groups = [];
   run.layers.forEach((layer, k) => {
-    const made = layer.routing === null ? "" : `, by ${layer.routing}${layer.iterations ? ` in ${layer.iterations} iterations` : ""}`;
+    const made =
+      layer.routing === null ? "" : `, by ${layer.routing}${layer.iterations ? ` in ${layer.iterations} iterations` : ""}`;
     const words = `${count(layer.capsules)} capsules of ${layer.dim} values${made}`;
     // what is said of several layers is said once.
     if (groups.at(-1)?.words === words) groups.at(-1).names.push(layerName(run, k));
     else groups.push({ words, names: [layerName(run, k)] });
   });
-  return groups.map(({ names, words }) => `${names.length > 1 ? `${names[0]} to ${names.at(-1)}` : names[0]}: ${words}`).join(" · ");
+  return groups
+    .map(({ names, words }) => `${names.length > 1 ? `${names[0]} to ${names.at(-1)}` : names[0]}: ${words}`)
+    .join(" · ");
 }
 
 /** What is said in the place of a tree. */
 export function noTree(run) {
-  return [h("h3", {}, "No parse tree"), h("p", {}, `${run.title} has none: ${run.no_tree ?? "it has no capsules"}. What it says is beside its image.`)];
+  return [
+    h("h3", {}, "No parse tree"),
+    h("p", {}, `${run.title} has none: ${run.no_tree ?? "it has no capsules"}. What it says is beside its image.`),
+  ];
 }
