@@ -67,7 +67,7 @@ class View:
     Attributes:
         name: what is shown.
         ask: asks for a picture, and for whatever else the view shows; returns the first answer.
-        surveys: whether test images are looked at meanwhile.
+        surveys: whether there are test images to be looked at, which waits until nobody has asked for a moment.
     """
 
     name: str
@@ -89,7 +89,7 @@ def readings(
         model: by name; weights are as they were drawn, which makes nothing faster.
         device: where it runs.
         strokes: of each view.
-        images: of the test set that is looked at meanwhile.
+        images: of the test set that is still to be looked at.
         say: tells what goes on.
     """
     torch.manual_seed(0)
@@ -204,7 +204,7 @@ _KNOBS, _CAPSULE = "tree, and a turned knob", "tree, and one capsule"
 
 VIEWS = (
     View("tree", _see),
-    View("tree, while the test set is looked at", _see, surveys=True),
+    View("tree, with a test set still to be looked at", _see, surveys=True),
     View("trees of two runs", _compare),
     View("tree of the image moved, and not", _move),
     View("two images over each other", _overlap),
