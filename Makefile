@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := src tests examples
+SOURCES := src tests examples conftest.py
 QUICKSTART := runs/quickstart
 
 .DEFAULT_GOAL := help
