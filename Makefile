@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := src tests examples
+SOURCES := src tests examples conftest.py
+QUICKSTART := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help run test gpu bench reproduce check format lint types fix setup clean
+.PHONY: help run explore test gpu bench reproduce check format lint types fix setup clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,6 +20,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 run: setup  ## train a small capsule net and its ConvNet twin on MNIST, and write a page that shows what they learned
 	$(BIN)/capsella quickstart
+
+explore: setup  ## open the explorer on the nets of `make run`, which are trained first if they are not there
+	@test -f $(QUICKSTART)/capsnet_small/record.json && test -f $(QUICKSTART)/convnet_small/record.json \
+		|| $(BIN)/capsella quickstart --out $(QUICKSTART)
+	$(BIN)/capsella explore $(QUICKSTART)/capsnet_small $(QUICKSTART)/convnet_small
 
 test: setup  ## the default test suite (CPU)
 	$(BIN)/python -m pytest

@@ -115,7 +115,7 @@ LOOK = r"""
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const e = walker.currentNode.parentElement;
-    if (!walker.currentNode.data.trim() || ["SCRIPT", "STYLE"].includes(e.tagName)) continue;
+    if (!walker.currentNode.data.trim() || ["SCRIPT", "STYLE", "NOSCRIPT", "title"].includes(e.tagName)) continue;
     const style = getComputedStyle(e);
     const ink = rgba(e.closest("svg") ? style.fill : style.color);
     const [a, b] = [light(ink), light(ground(e))].sort((x, y) => y - x);

@@ -53,6 +53,22 @@ def print_data(console: Console, found: Mapping[str, Any]) -> None:
         console.print(f"floor of {name}: {says}")
 
 
+def print_strokes(console: Console, found: Mapping[str, Any]) -> None:
+    """Show how long a stroke takes in each view."""
+    table = Table("after a stroke", title=f"explorer, {found['model']}, on {_where(found)}", title_justify="left")
+    for name in ("median ms", "p95 ms", "slowest ms", "must ms", "strokes"):
+        table.add_column(name, justify="right")
+    table.add_column("verdict")
+    for reading in found["readings"]:
+        if reading["problem"]:
+            table.add_row(reading["name"], *[""] * 5, reading["problem"])
+            continue
+        values = (reading["median"], reading["p95"], reading["high"], reading["must"])
+        verdict = "met" if reading["p95"] <= reading["must"] else "MISSED"
+        table.add_row(reading["name"], *map(milliseconds, values), str(reading["repeats"]), verdict)
+    console.print(table)
+
+
 def print_routing(console: Console, found: Mapping[str, Any]) -> None:
     """Show one table for each case."""
     console.print(f"routing on {_where(found)}; * the dispatcher's choice", markup=False)

@@ -14,6 +14,7 @@ from capsella.cli.compare import compare
 from capsella.cli.data import data
 from capsella.cli.doctor import doctor
 from capsella.cli.evaluate import evaluate
+from capsella.cli.explore import explore
 from capsella.cli.export import export
 from capsella.cli.info import info
 from capsella.cli.predict import predict
@@ -40,7 +41,7 @@ def options(
     """Capsule networks in PyTorch: train them, measure them, and every model of five papers by name."""
 
 
-for verb in (quickstart, train, evaluate, doctor, attack, predict, compare, reproduce, export, info):
+for verb in (quickstart, train, evaluate, doctor, attack, predict, compare, reproduce, explore, export, info):
     app.command()(verb)
 app.add_typer(data)
 app.add_typer(bench)

@@ -110,15 +110,18 @@ def _look(model: nn.Module, batch: Any, context: Callable[[], Any]) -> tuple[Ten
 
 
 def confidence(scores: Tensor, kind: str) -> Tensor:
-    """Return how sure each answer is, [B] from 0 to 1.
+    """Return how sure each answer is, [B] from 0 to 1; arguments as for ``certainties``."""
+    return certainties(scores, kind).amax(dim=1)
+
+
+def certainties(scores: Tensor, kind: str) -> Tensor:
+    """Return how sure a network is of each class, [B, J] up to 1: lengths and probabilities as they are, logits by softmax.
 
     Args:
         scores: [B, J].
         kind: ``"lengths"``, ``"logits"`` or ``"probabilities"``, as ``scores_are`` tells.
     """
-    if kind == "logits":
-        return scores.softmax(dim=1).amax(dim=1)
-    return scores.amax(dim=1).clamp(max=1)
+    return scores.softmax(dim=1) if kind == "logits" else scores.clamp(max=1)
 
 
 def _binned(confidence: Tensor, hits: Tensor) -> Tensor:

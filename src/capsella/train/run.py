@@ -145,13 +145,14 @@ def moved_to(model: nn.Module, device: torch.device | str | None) -> Iterator[No
     home = next(model.parameters()).device
     try:
         if device is not None:
-            _move(model, device)
+            put_on(model, device)
         yield
     finally:
         model.to(home)
 
 
-def _move(model: nn.Module, device: torch.device | str) -> None:
+def put_on(model: nn.Module, device: torch.device | str) -> None:
+    """Put a model on a device, or say in one line why it cannot be there."""
     if str(device).partition(":")[0] not in ("cpu", "cuda"):
         raise ValueError(f"device={str(device)!r} cannot be used; expected 'cpu', or 'cuda' on a GPU")
     try:

@@ -1,7 +1,7 @@
 """The explorer: trained runs on a local web page (extra ``explore``).
 
-From the inside out: ``pictures`` (bytes to grey levels, scenes to what a network takes), ``net`` (what is asked of one run),
-``survey`` (what it did on its test images), ``worker`` (one thread runs every network, requests together), ``guard`` (who may
-ask, how much), ``app`` (the routes), ``server`` (address and port). ``schemas`` is what goes over the wire; the page
-itself is in ``static``.
+From the inside out: ``schemas`` (what goes over the wire), ``pictures`` (bytes to grey levels), ``look`` (one pass, taken
+apart), ``survey`` (what a network did on its test images), ``net`` (one run), ``views`` (what is asked of it), ``worker`` (one
+thread runs every network, requests together), ``explorer`` (all runs), ``guard`` (who may ask, how much), ``app`` (the routes),
+``server`` (address and port). The page itself is in ``static``.
 """

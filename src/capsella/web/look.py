@@ -10,7 +10,7 @@ import torch
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
-from capsella.analysis.layers import Route, Seen, observe, tapped
+from capsella.analysis.layers import Route, Seen, observe_in, tapped
 from capsella.analysis.parse_tree import chained
 from capsella.models import Model, as_prediction, evaluating
 from capsella.nn import RoutingLayer
@@ -55,13 +55,19 @@ def look(model: nn.Module, images: Tensor, *, has_tree: bool = True, negate: Seq
         >>> [len(layer) for layer in found.activations], [len(gap) for gap in found.couplings]
         ([72, 10], [3])
     """
-    with negating(model, negate) if negate and any(negate) else contextlib.nullcontext():
-        if has_tree:
-            output, seen = observe(model, images, trace=True)
-            chain = chained(seen)
-        else:
-            with evaluating(model):
-                output, chain = model(images), []
+
+    def run() -> object:
+        with negating(model, negate) if negate and any(negate) else contextlib.nullcontext():
+            return model(images)
+
+    chain: list[Seen] = []
+    if has_tree:
+        # negated within what watches: what is seen is what the layer was given.
+        output, seen = observe_in(run, model, len(images), trace=True)
+        chain = chained(seen)
+    else:
+        with evaluating(model):
+            output = run()
     prediction = as_prediction(output)
     layers = [(chain[0].lower_activations, chain[0].lower)] if chain else []
     layers += [(each.activations, each.poses) for each in chain]
@@ -94,7 +100,6 @@ def negating(model: nn.Module, negate: Sequence[bool]) -> Iterator[None]:
             poses = poses * rearrange(repeat(signs, "b -> b l", l=len(poses) // len(signs)), "b l -> (b l) 1 1")
         return route(poses, activations)
 
-    # around whoever watches, or within: either way what is watched is what the layer was given.
     with tapped(model, tap):
         yield
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import re
 
 import numpy as np
 import torch
@@ -16,10 +17,11 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsella.data.folder import UNREADABLE, as_pixels, with_channels
+from capsella.data.folder import as_pixels, with_channels
 from capsella.data.samples import overlay
 from capsella.data.transforms import affine_matrix, centre, to_bytes, warp, window
 from capsella.web.schemas import DrawnPicture, Move, Pixels
+from capsella.web.trouble import TooMuch, Trouble
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 """Of uploads; each decoder that is left out is one less to trust."""
@@ -28,14 +30,6 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 _LUMA = (0.299, 0.587, 0.114)
 
 Shape = tuple[int, int, int]
-
-
-class NoImageError(ValueError):
-    """Bytes that are no image of a format that is taken."""
-
-
-class TooManyPixelsError(ValueError):
-    """An image of more pixels than are taken."""
 
 
 def packed(levels: Tensor) -> Pixels:
@@ -52,10 +46,10 @@ def unpacked(picture: DrawnPicture) -> Tensor:
     try:
         content = base64.b64decode(picture.data, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ValueError(f"data is no base64 ({error}); expected {expected} bytes in base64") from error
+        raise Trouble(f"data is no base64 ({error}); expected {expected} bytes in base64") from error
     if len(content) != expected:
         sizes = f"height {picture.height} × width {picture.width} × channels {picture.channels}"
-        raise ValueError(f"data has {len(content)} bytes; expected {expected}, {sizes}")
+        raise Trouble(f"data has {len(content)} bytes; expected {expected}, {sizes}")
     values = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     return rearrange(values, "(h w c) -> c h w", h=picture.height, w=picture.width).contiguous()
 
@@ -73,15 +67,14 @@ def decoded(content: bytes, shape: Shape, *, most_pixels: int, invert: bool = Fa
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             if image.width * image.height > most_pixels:
-                raise TooManyPixelsError(
-                    f"the image has {image.width} × {image.height} pixels; expected at most {most_pixels:,} in all"
-                )
+                raise TooMuch(f"the image has {image.width} × {image.height} pixels; expected at most {most_pixels:,} in all")
             pixels = as_pixels(image, (height, width))
-    except TooManyPixelsError:
+    except Trouble:
         raise
-    except (*UNREADABLE, EOFError, OverflowError, MemoryError, TypeError, KeyError, IndexError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise NoImageError(f"the file is no image that can be read ({reason[:200]}); expected {', '.join(FORMATS)}") from error
+    except Exception as error:
+        # whatever a decoder stumbles over, it is these bytes: for files that are made to be wrong it has no error of its own.
+        reason = re.sub(r"<_io\.BytesIO object at \w+>", "it", " ".join(str(error).split())) or type(error).__name__
+        raise Trouble(f"the file is no image that can be read ({reason[:200]}); expected {', '.join(FORMATS)}") from error
     levels = torch.from_numpy(np.array(with_channels(pixels, channels == 3)))
     return 255 - levels if invert else levels
 

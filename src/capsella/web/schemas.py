@@ -6,9 +6,10 @@ bytes by row, column, channel, in base64.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+import re
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 MOST_SIDE = 512
 """Of a picture that is sent, in pixels; a network's own input may be larger."""
@@ -19,15 +20,28 @@ MOST_DRAWN = 3
 MOST_VALUES = 1 << 16
 """Of all class capsules together."""
 
+
+def _spelt(value: Any, allowed: str, expected: str) -> Any:
+    if isinstance(value, str) and not re.fullmatch(allowed, value, re.ASCII):
+        raise ValueError(f"expected {expected}")
+    return value
+
+
+# in an address all is text: what JSON would write as a number, or as true and false, and nothing that could be read as such.
+_Digits = BeforeValidator(lambda value: _spelt(value, r"-?\d{1,20}", "a whole number"))
+_TrueOrFalse = BeforeValidator(lambda value: _spelt(value, "true|false", "true or false"))
+
 Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
-Index: TypeAlias = Annotated[int, Field(ge=0, le=1 << 40)]
+Index: TypeAlias = Annotated[int, Field(ge=0, le=1 << 40), _Digits]
+Count: TypeAlias = Annotated[int, _Digits]
+Flag: TypeAlias = Annotated[bool, _TrueOrFalse]
 Key: TypeAlias = Annotated[str, Field(min_length=1, max_length=100, examples=["capsnet_small"])]
 
 
 class _Asked(BaseModel):
-    """Base of requests: a misspelt key is a mistake."""
+    """Base of requests: a misspelt key is a mistake, and so is false where a number is asked for."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Pixels(BaseModel):
@@ -150,7 +164,7 @@ class Problem(BaseModel):
 class LayerInfo(BaseModel):
     """A layer of the tree."""
 
-    name: str = Field(description="of the routing layer that made it; 'primary' for the lowest")
+    name: str = Field(description="of the routing layer that made it; 'primary' where none did")
     capsules: int
     dim: int
     routing: str | None = Field(description="the algorithm that made it; null for the lowest")
@@ -168,7 +182,7 @@ class RunInfo(BaseModel):
     channels: int = Field(description="of the images that it takes")
     height: int
     width: int
-    images: int = Field(description="in its test split")
+    images: int = Field(description="of its test split that can be picked, the first ones")
     class_names: list[str] = Field(description="one for each score")
     has_classes: bool = Field(description="whether each test image has one class")
     parameters: int
@@ -226,6 +240,7 @@ class Sight(BaseModel):
     image: Pixels = Field(description="what it saw")
     label: int | None = Field(description="of a test image alone")
     scores: list[float | None]
+    certainties: list[float | None] = Field(description="of each class, up to 1: scores, or by softmax where these are logits")
     confidence: float | None = Field(description="of the answer, from 0 to 1: a length, an activation or a probability")
     answer: int
     layers: list[Layer] = Field(description="of its tree, lowest first")
@@ -279,7 +294,7 @@ class Box(BaseModel):
 class History(BaseModel):
     """One capsule over the test images that were looked at."""
 
-    images: int
+    images: int = Field(description="those for which its activation is a number")
     mean: float
     std: float
     active: float = Field(description="share of images with an activation of at least 0.1")
@@ -300,7 +315,7 @@ class CapsuleAnswer(BaseModel):
     box: Box | None = Field(description="every pixel that can reach it; null where none can")
     sensitivity: Pixels = Field(description="|∂ activation / ∂ pixel|, summed over channels, the largest is 255")
     peak: float | None = Field(description="that largest value; 0 where nothing changes it")
-    history: History | None = Field(description="null while nothing has been looked at")
+    history: History | None = Field(description="null while nothing has been looked at, and where no activation is a number")
     surveyed: Surveyed
 
 
@@ -310,7 +325,7 @@ class TestImage(BaseModel):
     index: int
     label: int | None
     answer: int | None = Field(description="null while it has not been looked at, as is confidence")
-    confidence: float | None
+    confidence: float | None = Field(description="null as well where it is no number")
 
 
 class Gallery(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ STRONGEST = 8
 
 # a stroke waits for what has begun, so that a part of the survey should take no longer than this.
 _SECONDS = 0.03
-_FIRST, _MOST = 8, 256
+_FIRST, _MOST = 1, 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +54,7 @@ class Survey:
     def __init__(self, size: int, labels: Tensor | None, layers: list[int], examine: Callable[[int, int], Batch]) -> None:
         self.size, self.labels, self.done = size, labels, 0
         self._examine, self._step = examine, _FIRST
+        self._is_given_up = False
         self.answers = torch.zeros(size, dtype=torch.int64)
         self.confidence = torch.zeros(size)
         self.hits = torch.zeros(size, dtype=torch.bool)
@@ -62,8 +64,12 @@ class Survey:
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is nothing left to look at."""
-        return self.done >= self.size
+        """Whether there is nothing left to look at, or nothing that can be."""
+        return self._is_given_up or self.done >= self.size
+
+    def give_up(self) -> None:
+        """Look at no more."""
+        self._is_given_up = True
 
     def go_on(self) -> None:
         """Look at a few more images."""
@@ -102,29 +108,32 @@ class Survey:
         return float(_unit(row[None])[0] @ self._directions[layer]) / self.done if float(row.norm()) > 0 else None
 
     def history(self, layer: int, capsule: int) -> History | None:
-        """Return what one capsule did."""
-        if not self.done:
-            return None
+        """Return what one capsule did; None while nothing is known of it."""
         column = self._activations[layer][: self.done, capsule]
+        known = column.isfinite()  # in a network that has diverged not all are
+        if not known.any():
+            return None
+        indices = known.nonzero().flatten()
+        column = column[indices]
         edges = torch.linspace(0, max(1.0, float(column.max())), BINS + 1)
         places = torch.bucketize(column, edges[1:-1], right=True)
         std = float(column.double().std(unbiased=False))
         return History(
-            images=self.done,
+            images=len(column),
             mean=float(column.double().mean()),
             std=std,
             active=float((column >= ACTIVE).double().mean()),
             dead=float(column.double().mean()) <= DEAD_MEAN and std <= DEAD_STD,
             edges=edges.tolist(),
             counts=torch.bincount(places, minlength=BINS).tolist(),
-            by_class=self._by_class(column),
-            strongest=column.topk(min(STRONGEST, self.done)).indices.tolist(),
+            by_class=self._by_class(column, indices),
+            strongest=indices[column.topk(min(STRONGEST, len(column))).indices].tolist(),
         )
 
-    def _by_class(self, column: Tensor) -> list[float | None]:
+    def _by_class(self, column: Tensor, indices: Tensor) -> list[float | None]:
         if self.labels is None:
             return []
-        labels = self.labels[: self.done]
+        labels = self.labels[indices]
         classes = int(self.labels.max()) + 1
         counts = torch.bincount(labels, minlength=classes)
         sums = torch.zeros(classes, dtype=torch.float64).index_add(0, labels, column.double())
@@ -161,11 +170,12 @@ class Survey:
 
     def _image(self, index: int) -> TestImage:
         known = index < self.done
+        confidence = float(self.confidence[index])
         return TestImage(
             index=index,
             label=None if self.labels is None else int(self.labels[index]),
             answer=int(self.answers[index]) if known else None,
-            confidence=round(float(self.confidence[index]), 4) if known else None,
+            confidence=round(confidence, 4) if known and math.isfinite(confidence) else None,
         )
 
 

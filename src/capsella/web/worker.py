@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -14,11 +15,17 @@ R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 
+PAUSE = 0.2
+"""Seconds without a question after which it tidies up: whoever draws is asking the next one soon."""
+
 MOST_TOGETHER = 32
 MOST_WAITING = 512
 
 Task = Callable[[Sequence[P]], Sequence[R | Exception]]
 """Takes what was asked for together; an answer that is an exception is raised where its question came from."""
+
+# what answers it, the question, and where the answer goes.
+_Asked = tuple[Task[Any, Any], Any, Future[Any]]
 
 
 class BusyError(RuntimeError):
@@ -42,7 +49,7 @@ class Worker:
 
     def __init__(self, spare: Callable[[], bool] = lambda: False) -> None:
         self._spare, self._has_spare = spare, True
-        self._waiting: deque[tuple[Task[Any, Any], Any, Future[Any]]] = deque()
+        self._waiting: deque[_Asked] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self.batches = 0
@@ -72,9 +79,10 @@ class Worker:
         self._thread.join()
 
     def _run(self) -> None:
+        quiet_from = 0.0
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closed or self._has_spare)
+                self._rest(quiet_from)
                 if self._closed:
                     for _, _, future in self._waiting:
                         future.cancel()
@@ -82,20 +90,31 @@ class Worker:
                 taken = self._take()
             if taken:
                 self._answer(taken)
+                quiet_from = time.monotonic() + PAUSE
             else:
                 self._tidy()
 
-    def _take(self) -> list[tuple[Task[Any, Any], Any, Future[Any]]]:
+    def _rest(self, quiet_from: float) -> None:
+        """Wait for something to do; what nobody waits for is begun no sooner than at ``quiet_from``."""
+        while not (self._waiting or self._closed):
+            left = quiet_from - time.monotonic()
+            if self._has_spare and left <= 0:
+                return
+            self._changed.wait(left if self._has_spare else None)
+
+    def _take(self) -> list[_Asked]:
         """Return the first question and those that can be answered with it."""
         if not self._waiting:
             return []
         task = self._waiting[0][0]
-        taken = [each for each in self._waiting if each[0] == task][:MOST_TOGETHER]
-        for each in taken:
-            self._waiting.remove(each)
+        taken: list[_Asked] = []
+        left: deque[_Asked] = deque()
+        for each in self._waiting:
+            (taken if each[0] == task and len(taken) < MOST_TOGETHER else left).append(each)
+        self._waiting = left
         return [each for each in taken if each[2].set_running_or_notify_cancel()]
 
-    def _answer(self, taken: list[tuple[Task[Any, Any], Any, Future[Any]]]) -> None:
+    def _answer(self, taken: list[_Asked]) -> None:
         self.batches += 1
         futures = [future for _, _, future in taken]
         try:

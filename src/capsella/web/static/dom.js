@@ -38,7 +38,12 @@ export const freshId = (word) => `${word}-${(made += 1)}`;
 
 /** A number with a true minus; a dash for what is none. */
 export const fixed = (value, digits = 2) =>
-  value === null || value === undefined ? "–" : value.toFixed(digits).replace(/^-(?=0\.?0*$)/, "").replace("-", "−");
+  value === null || value === undefined
+    ? "–"
+    : value
+        .toFixed(digits)
+        .replace(/^-(?=0\.?0*$)/, "")
+        .replace("-", "−");
 
 /** The same with its sign. */
 export const signed = (value, digits = 2) => (value > 0 ? `+${fixed(value, digits)}` : fixed(value, digits));
@@ -53,23 +58,30 @@ export const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
 /** Indices of the largest values, the largest first; what is no number comes last. */
 export const ranked = (values) =>
-  values.map((value, k) => [value ?? -Infinity, k]).sort((a, b) => b[0] - a[0] || a[1] - b[1]).map((pair) => pair[1]);
+  values
+    .map((value, k) => [value ?? -Infinity, k])
+    .sort((a, b) => b[0] - a[0] || a[1] - b[1])
+    .map((pair) => pair[1]);
 
 /**
  * A labelled slider with its value written beside it.
  *
  * @param {{label: string, min: number, max: number, step: number, say?: (value: number) => string,
- *   oninput: (value: number) => void, reset?: () => void}} options
+ *   oninput: (value: number) => void, neutral?: number}} options with `neutral`, a button sets it back to that
  */
-export function slider({ label, min, max, step, say = String, oninput, reset }) {
+export function slider({ label, min, max, step, say = String, oninput, neutral }) {
   const id = freshId("slider");
   const output = h("output", { for: id });
   const input = h("input", { type: "range", id, min, max, step, oninput: () => oninput(Number(input.value)) });
-  const back = reset && h("button", { type: "button", class: "small", "aria-label": `reset ${label}`, onclick: reset }, "Reset");
+  const reset = () => oninput(neutral);
+  const back =
+    neutral !== undefined &&
+    h("button", { type: "button", class: "reset", "aria-label": `Reset ${label}`, title: "Reset", onclick: reset }, "↺");
   const element = h("div", { class: "slider" }, h("label", { for: id }, label), output, input, back);
   const show = (value, bounds = {}) => {
     change(input, bounds);
     input.value = value;
+    if (back) back.disabled = value === neutral;
     input.setAttribute("aria-valuetext", say(value));
     write(output, say(value));
   };

@@ -3,7 +3,12 @@
 import { button, h } from "./dom.js";
 
 const words = h("p", { role: "status", "aria-live": "polite" });
-const line = h("div", { class: "notice", hidden: true }, words, button("Dismiss", () => hide()));
+const line = h(
+  "div",
+  { class: "notice", hidden: true },
+  words,
+  button("Dismiss", () => hide()),
+);
 let isGone = false;
 let timer = 0;
 

@@ -112,8 +112,17 @@ export function fromFragment(fragment, about) {
   if (/^\d{1,9}\.\d{1,9}$/.test(given.get("capsule") ?? "")) state.capsule = given.get("capsule").split(".").map(Number);
   state.negate = given.get("negate") === "1";
   state.drawnClass = whole("class", null, 0, 1e6);
-  state.offsets = (given.get("knobs") ?? "").split("_").filter(Boolean).map((text) => clamp(Number(text) || 0, -1, 1));
-  const ranges = { rotation: [-180, 180], x: [-MOST_SIDE, MOST_SIDE], y: [-MOST_SIDE, MOST_SIDE], shear: [-80, 80], scale: [0.1, 10] };
+  state.offsets = (given.get("knobs") ?? "")
+    .split("_")
+    .filter(Boolean)
+    .map((text) => clamp(Number(text) || 0, -1, 1));
+  const ranges = {
+    rotation: [-180, 180],
+    x: [-MOST_SIDE, MOST_SIDE],
+    y: [-MOST_SIDE, MOST_SIDE],
+    shear: [-80, 80],
+    scale: [0.1, 10],
+  };
   for (const name of MOVES) state.move[name] = real(name, STILL[name], ...ranges[name]);
   state.follow = among("follow", MOVES, state.follow);
   state.other = isRun(given.get("other")) ? given.get("other") : null;
@@ -148,6 +157,7 @@ export class Store {
       if (location.hash === toFragment(this.state)) return;
       clearTimeout(this.#timer);
       this.state = fromFragment(location.hash, about);
+      this.#write();
       this.changed(this.state);
     });
   }

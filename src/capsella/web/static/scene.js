@@ -1,0 +1,41 @@
+/** From what is shown to what is asked: pure functions of the state. */
+
+import { MOVES, STILL } from "./state.js";
+
+export const runOf = (about, key) => about.runs.find((run) => run.key === key);
+
+export const isMoved = (move) => MOVES.some((name) => move[name] !== STILL[name]);
+
+/** The run beside which this one is seen; null where it is the only one. */
+export const otherOf = (state, about) =>
+  state.other !== null && state.other !== state.run
+    ? state.other
+    : (about.runs.find((run) => run.key !== state.run)?.key ?? null);
+
+/** The second picture of an overlap: until one is chosen, the test image after the first. */
+export function secondOf(state, about) {
+  if (state.second !== null) return state.second;
+  const run = runOf(about, state.picture.kind === "test" ? state.picture.run : state.run);
+  const index = state.picture.kind === "test" ? (state.picture.index + 1) % run.images : 0;
+  return { kind: "test", run: run.key, index };
+}
+
+/** What the network sees in a view, before it is moved. */
+export function sceneOf(state, about) {
+  if (state.view !== "overlap") return { picture: state.picture };
+  return { picture: state.picture, over: { picture: secondOf(state, about), x: state.x, y: state.y } };
+}
+
+/** What is left when another run is shown: the image, and what means the same in every network. */
+export const withRun = (state, key) => ({
+  run: key,
+  other: state.other === key ? state.run : state.other,
+  capsule: null,
+  drawnClass: null,
+  offsets: [],
+  iteration: null,
+  gallery: { ...state.gallery, label: null, answer: null, offset: 0 },
+});
+
+/** A run's words for a test picture or a drawing. */
+export const pictureName = (picture) => (picture.kind === "test" ? `test image ${picture.index}` : "drawing");

@@ -1,0 +1,253 @@
+"""The guard: who may ask, how much, how often, and what every answer says to the browser."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from explored import HOST, asked, net, one_line
+from fastapi.testclient import TestClient
+
+from capsella.web.app import application, files
+from capsella.web.explorer import Explorer
+from capsella.web.guard import PAGE_POLICY, Caps, Guard
+
+TOKEN = "aGVsbG8gd29ybGQ"
+
+
+@pytest.fixture(scope="module")
+def client() -> Any:
+    with asked(survey=False) as found:
+        yield found
+
+
+@pytest.fixture
+def locked() -> Any:
+    with asked(token=TOKEN, survey=False) as found:
+        yield found
+
+
+@pytest.mark.parametrize("path", ["/", "/static/api.js", "/api/about", "/api/nothing", "/api/runs/small/see", "/favicon.ico"])
+def test_every_answer_says_what_a_browser_may_do_with_it(client: TestClient, path: str) -> None:
+    headers = client.get(path).headers
+    assert headers["content-security-policy"] == PAGE_POLICY
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert "access-control-allow-origin" not in headers
+
+
+def test_the_policy_lets_no_script_in_but_the_pages_own() -> None:
+    rules = dict(rule.strip().split(" ", 1) for rule in PAGE_POLICY.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert rules["script-src"] == rules["style-src"] == rules["connect-src"] == "'self'"
+    assert rules["frame-ancestors"] == rules["base-uri"] == rules["form-action"] == "'none'"
+    assert "unsafe" not in PAGE_POLICY
+    assert "http" not in PAGE_POLICY
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8474", "127.0.0.1", "localhost:1", "LOCALHOST:8474"])
+def test_a_browser_may_ask_under_the_servers_names(client: TestClient, host: str) -> None:
+    assert client.get("/api/about", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8474", "127.0.0.1.evil.example", "", "x" * 500])
+def test_a_browser_may_not_ask_under_a_name_that_somebody_pointed_here(client: TestClient, host: str) -> None:
+    response = client.get("/api/about", headers={"host": host})
+    assert response.status_code == 403
+    assert "expected 127.0.0.1, localhost" in one_line(response)
+    assert len(response.content) < 300
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"origin": f"http://{HOST}"}, 200),
+        ({"origin": f"http://{HOST}", "sec-fetch-site": "same-origin"}, 200),
+        ({"sec-fetch-site": "none", "sec-fetch-mode": "navigate"}, 200),
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://["}, 403),
+        ({"origin": "http://127.0.0.1:9999"}, 403),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}, 403),
+    ],
+)
+def test_another_page_may_not_ask(client: TestClient, headers: dict[str, str], status: int) -> None:
+    assert client.get("/api/about", headers=headers).status_code == status
+    body = {"scene": {"picture": {"kind": "test", "run": "small", "index": 0}}}
+    assert client.post("/api/runs/small/see", json=body, headers=headers).status_code == status
+
+
+def test_another_page_may_link_here_and_do_nothing_else(client: TestClient) -> None:
+    link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    assert client.get("/api/about", headers=link).status_code == 200
+    assert client.post("/api/runs/small/doctor", headers=link).status_code == 403
+
+
+def test_without_a_token_nothing_is_told(locked: TestClient) -> None:
+    for path in ("/", "/static/api.js", "/api/about", "/api/openapi.json", "/api/nothing", "/runs/small/doctor"):
+        response = locked.get(path)
+        assert response.status_code == 401
+        assert "a token is needed" in one_line(response)
+    for headers in ({"authorization": "Bearer wrong"}, {"authorization": f"Basic {TOKEN}"}, {"authorization": "Bearer "}):
+        assert locked.get("/api/about", headers=headers).status_code == 401
+    for query in ("token=", "token=wrong", "token=%C3%A4%ff", f"Token={TOKEN}"):
+        assert locked.get(f"/api/about?{query}").status_code == 401
+    for cookie in ("capsella_token_8474=wrong", 'capsella_token_8474="', "=;=", f"other={TOKEN}"):
+        assert locked.get("/api/about", headers={"cookie": cookie}).status_code == 401
+    assert locked.post(f"/api/runs/small/doctor?token={TOKEN}").status_code == 401
+
+
+def test_a_token_in_the_address_becomes_a_cookie_that_no_script_reads(locked: TestClient) -> None:
+    response = locked.get(f"/?token={TOKEN}&view=tree")
+    assert (response.status_code, response.headers["location"]) == (303, "/?view=tree")
+    cookie = response.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    # browsers keep the cookies of all ports together: each has a name of its own.
+    assert cookie.startswith(f"capsella_token_8474={TOKEN};")
+    assert locked.get("/api/about").status_code == 200
+
+
+def test_a_token_may_be_sent_as_bearer_and_any_name_asked_for(locked: TestClient) -> None:
+    headers = {"authorization": f"bearer {TOKEN}", "host": "my-laptop:8474"}
+    assert locked.get("/api/about", headers=headers).status_code == 200
+    assert locked.get("/api/about", headers={**headers, "origin": "http://my-laptop:8474"}).status_code == 200
+    assert locked.get("/api/about", headers={**headers, "origin": "http://other:8474"}).status_code == 403
+
+
+def test_a_token_leads_to_no_other_server(locked: TestClient) -> None:
+    for path in ("//evil.example/", "/%2F%2Fevil.example", "/%5Cevil.example"):
+        response = locked.get(f"http://{HOST}{path}?token={TOKEN}")
+        assert response.status_code == 303
+        assert response.headers["location"][:2] not in ("//", "/\\")
+        assert response.headers["location"].startswith("/")
+
+
+def test_whoever_listens_to_all_needs_a_token() -> None:
+    with Explorer([net()]) as explorer, pytest.raises(ValueError, match="hosts=None lets anyone ask; expected a token"):
+        application(explorer, hosts=None)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../app.py",
+        "/static/..%2fapp.py",
+        "/static/%2e%2e/app.py",
+        "/static/%2e%2e%2fapp.py",
+        "/static/..%5capp.py",
+        "/static//etc/passwd",
+        "/static/%2Fetc%2Fpasswd",
+        "/static/app.py",
+        "/static/__init__.py",
+        "/static/.",
+        "/static/",
+        "/static/api.js%00.png",
+        "/static/file:///etc/passwd",
+        "/api/runs/..%2f..%2fetc/survey",
+        "/api/runs/%2Fetc%2Fpasswd/survey",
+        "/runs/../../etc/passwd",
+        "/../../../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+    ],
+)
+def test_no_path_reaches_the_file_system(client: TestClient, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("builtins.open", lambda name, *_, **__: opened.append(str(name)))
+    monkeypatch.setattr("io.open", lambda name, *_, **__: opened.append(str(name)))
+    monkeypatch.setattr("os.open", lambda name, *_, **__: opened.append(str(name)))
+    response = client.get(path)
+    monkeypatch.undo()
+    assert response.status_code == 404
+    assert opened == []
+
+
+def test_files_of_the_page_come_from_a_list() -> None:
+    with asked(survey=False) as client:
+        found = files()
+        assert {"api.js", "state.js"} <= found.keys()
+        for name, content in found.items():
+            response = client.get(f"/static/{name}")
+            assert (response.status_code, response.content) == (200, content)
+        assert client.get("/static/api.js").headers["content-type"] == "text/javascript; charset=utf-8"
+
+
+def test_every_file_that_the_page_names_is_there_and_none_besides() -> None:
+    found = files()
+    texts = {name: content.decode() for name, content in found.items() if name.endswith((".html", ".js", ".css"))}
+    named = {name for text in texts.values() for name in re.findall(r"""["'(](?:\./|/static/)([\w.-]+)["')]""", text)}
+    assert named - found.keys() == set()
+    assert found.keys() - named == {"index.html"}
+    outside = {url for text in texts.values() for url in re.findall(r"(?:https?:)?//[\w.-]+\.[a-z]{2,}[\w./-]*", text)}
+    assert {url for url in outside if not url.startswith("http://www.w3.org/")} == set()
+
+
+def test_the_page_has_no_script_or_style_of_its_own() -> None:
+    page = files()["index.html"].decode()
+    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)|javascript:", page)
+
+
+async def _called(caps: Caps, messages: Sequence[Any], *, path: str = "/api/x", headers: Any = ()) -> tuple[int, bytes | None]:
+    """Ask a guarded application that returns the length of its body; return the status and that body."""
+    sent: list[Any] = []
+    waiting = list(messages)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        body = (await receive())["body"]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": str(len(body)).encode()})
+
+    async def receive() -> Any:
+        if not waiting:
+            await asyncio.sleep(60)
+        return waiting.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "headers": [(b"host", HOST.encode()), *headers],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 8474),
+    }
+    await Guard(app, hosts={"127.0.0.1"}, token=None, caps=caps)(scope, receive, send)
+    return (sent[0]["status"], sent[1]["body"]) if sent else (0, None)
+
+
+def part(content: bytes, *, more: bool = True) -> Any:
+    return {"type": "http.request", "body": content, "more_body": more}
+
+
+def test_a_body_is_read_no_further_than_it_is_taken() -> None:
+    caps = Caps(json_bytes=10, upload_bytes=20)
+    run = asyncio.run
+    assert run(_called(caps, [part(b"12345"), part(b"67890", more=False)])) == (200, b"10")
+    # the rest of it never comes: what is too much is refused without it.
+    assert run(_called(caps, [part(b"123456"), part(b"78901")]))[0] == 413
+    assert run(_called(caps, [part(b"1" * 20, more=False)], path="/api/runs/a/upload")) == (200, b"20")
+    assert run(_called(caps, [part(b"1" * 21)], path="/api/runs/a/upload"))[0] == 413
+    assert run(_called(caps, [], headers=[(b"content-length", b"11")]))[0] == 413
+    assert run(_called(caps, [], headers=[(b"content-length", b"9" * 40)]))[0] == 413
+
+
+def test_a_body_that_does_not_come_is_waited_for_a_while() -> None:
+    assert asyncio.run(_called(Caps(body_seconds=0.01), [part(b"1")]))[0] == 408
+
+
+def test_whoever_leaves_in_the_middle_of_a_body_asks_nothing() -> None:
+    assert asyncio.run(_called(Caps(), [part(b"1"), {"type": "http.disconnect"}])) == (0, None)
+
+
+def test_nothing_but_http_is_answered() -> None:
+    async def act() -> None:
+        await Guard(None, hosts=None, token="t", caps=Caps())({"type": "websocket"}, None, None)  # type: ignore[arg-type]
+
+    asyncio.run(act())
