@@ -89,8 +89,8 @@ SYMPTOMS: dict[str, Kind] = {
     ),
     "guessing": Kind(
         "answers no better than guessing",
-        "peer2022, Tables 2 and 3: deep nets without a bias stay near 10 % of ten classes, with one they train",
-        (_BIAS, _START, _FEWER),
+        "peer2022, Tables 2 and 3: deep nets without a bias stay near 10 % of ten classes, those of up to 9 with one train",
+        (_START, _BIAS, _FEWER),
         "guessing",
         "Of what lies between always naming the most frequent class and no mistake at all, less than a twentieth is gained.",
     ),
