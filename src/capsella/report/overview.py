@@ -21,8 +21,8 @@ MARK = f"<!-- made by {COMMAND} -->"
 
 ONE_RUN = "one run"
 SINGLE = (
-    f"A verdict with “{ONE_RUN}” beside it stands on one, whose spread nobody knows. Where no number of runs stands, ours is worked "
-    "out: a size, a setting, or a figure of several runs."
+    f"A verdict with “{ONE_RUN}” beside it stands on one, whose spread nobody knows. Where no number of runs stands, ours is "
+    "worked out: a size, a setting, or a figure of several runs."
 )
 ALL = "all"
 """The name of the row that adds up the papers."""
@@ -111,9 +111,7 @@ def chapter(paper: Paper, results: Sequence[Result]) -> Chapter:
 
 
 def _tally(known: Known, findings: Sequence[tuple[Claim, Finding]], rows: Sequence[NumberRow]) -> Tally:
-    claims, own = (
-        Counter(found.verdict for claim, found in findings if is_ours(claim) is wanted) for wanted in (False, True)
-    )
+    claims, own = (Counter(found.verdict for claim, found in findings if is_ours(claim) is wanted) for wanted in (False, True))
     recipes = known.paper.recipes
     return Tally(
         Counter(map(says_of, known.verdicts.values())),
@@ -165,9 +163,7 @@ def overview(chapters: Sequence[Chapter], pages: Mapping[str, str]) -> dict[str,
     }
 
 
-def _markdown(
-    chapters: Sequence[Chapter], pages: Mapping[str, str], summaries: Sequence[Sheet], rules: Sequence[str]
-) -> str:
+def _markdown(chapters: Sequence[Chapter], pages: Mapping[str, str], summaries: Sequence[Sheet], rules: Sequence[str]) -> str:
     parts = [MARK, "# What the papers print, and what we find"]
     parts.append(f"Made by `{COMMAND}` from records and printed numbers alone; [{PAGE}]({PAGE}) shows the same.")
     for sheet in summaries:
