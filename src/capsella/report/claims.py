@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from capsella.papers.verdicts import ABOVE, BELOW, FAILS, HOLDS, UNDECIDED, WITHIN
 from capsella.report.markdown import pipes
-from capsella.report.overview import COMMAND, MARKDOWN, Chapter
+from capsella.report.overview import MARKDOWN, Chapter
 from capsella.report.paper_tables import Sheet
 
 BEGIN, END = "<!-- claims:begin -->", "<!-- claims:end -->"
+COMMAND = "capsella reproduce --claims"
 
 
 def claims_block(chapters: Sequence[Chapter], pages: Mapping[str, str], whole: str = "") -> str:
@@ -22,10 +23,10 @@ def claims_block(chapters: Sequence[Chapter], pages: Mapping[str, str], whole: s
         whole: where the page of all papers lies; empty where there is none.
     """
     parts = [pipes(_summary(chapters))]
-    every = f"; [every printed number beside ours]({whole}/{MARKDOWN})" if whole else ""
+    every = f"[Every printed number stands beside ours]({whole}/{MARKDOWN}). " if whole else ""
     parts.append(
-        f"What each claim rests on is counted in seeds: the fewest runs of any net of it, and one run knows no spread{every}. "
-        f"Made by `{COMMAND}`."
+        "Seeds are the fewest runs of any net that a claim rests on; one run alone has no spread. "
+        f"{every}Made by `{COMMAND}` from records alone."
     )
     for each in chapters:
         if each.has_run and each.claims.rows:
@@ -47,7 +48,7 @@ def _summary(chapters: Sequence[Chapter]) -> Sheet:
         cells += [str(tally.claims[verdict]) for verdict in (HOLDS, FAILS, UNDECIDED)]
         cells.append(f"{tally.numbers[WITHIN]} of {judged}" if judged else "none run")
         rows.append(tuple((cell,) for cell in cells))
-    head = ("paper", "rows run", "claims that hold", "that do not", "undecided", "printed numbers met, of those judged")
+    head = ("paper", "rows run", "claims that hold", "that do not", "undecided", "printed numbers within, of those judged")
     return Sheet("Claims", head, tuple(rows), tuple(range(1, len(head))))
 
 
