@@ -229,3 +229,46 @@ def test_without_a_terminal_a_line_comes_now_and_then(
         "1 of 5  table1/a/seed-0: not reached, 75.00% of the test images right, 50.00% of the training batches, 20 s"
     )
     assert lines[2] == "2 of 5  table1/a/seed-0: no room"
+
+
+def test_all_papers_on_one_page_and_the_claims_between_their_marks() -> None:
+    code, out, err = in_process("reproduce", "--page", "docs/results")
+    assert (code, out, err) == (0, "", "docs/results/index.html written\n")
+    # nothing of the one paper has run, so that it has no page of its own.
+    assert "](../../results" not in Path("docs/results/README.md").read_text()
+    Path("README.md").write_text("# Mine\n\n<!-- claims:begin -->\n<!-- claims:end -->\n\nThe end.\n")
+    code, out, err = reproduce("peer2022", "--page", "docs/results", "--claims", "README.md")
+    assert code == 0, err
+    assert err.endswith("docs/results/index.html and README.md written\n")
+    page, claims = Path("docs/results/README.md").read_text(), Path("README.md").read_text()
+    assert "(../../results/papers/peer2022/README.md)" in page
+    assert "| table1/rba-bias | Table 1 |" in page
+    assert "| Something holds. | ours | holds | 2 |" in claims
+    assert "(docs/results/README.md)" in claims
+    assert claims.startswith("# Mine\n\n<!-- claims:begin -->")
+    assert claims.endswith("<!-- claims:end -->\n\nThe end.\n")
+    code, out, err = reproduce("peer2022", "--status", "--claims", "README.md")
+    assert code == 0, err
+    assert "(docs/results/README.md)" not in Path("README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--claims", "none.md"), "none.md cannot be read (No such file or directory); expected a text file"),
+        (("--claims", "plain.md"), "claims='plain.md' has not the marks"),
+        (("--page", "plain.md"), "page='plain.md' is a file; expected a folder"),
+        (("--page", "mine"), "page='mine' has a README.md that --page did not write; expected a folder of its own"),
+        (("--page", "new", "--quick"), "--page and --claims are of whole runs; expected them without --quick"),
+    ],
+)
+def test_a_page_that_cannot_be_written_is_one_line_before_anything_is_run(arguments: tuple[str, ...], says: str) -> None:
+    Path("plain.md").write_text("# Plain\n")
+    Path("mine").mkdir()
+    Path("mine/README.md").write_text("# Mine\n")
+    before = sorted(Path().rglob("*"))
+    code, out, err = reproduce("peer2022", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"capsella: {says}")
+    assert len(err.splitlines()) == 1
+    assert sorted(Path().rglob("*")) == before

@@ -18,8 +18,10 @@ from report_stories import CURVE, comparison_row, comparison_story, make_example
 
 import capsella
 from capsella.papers.paper import Table, get_paper
+from capsella.papers.targets import PAPERS
 from capsella.report import comparison_page, quickstart_page, write_page
 from capsella.report.doctor import doctor_page
+from capsella.report.overview import chapter, overview
 from capsella.report.papers import PAGE, paper_report
 
 LONG = "a_class_with_quite_a_long_name_without_a_blank_in_it"
@@ -144,6 +146,15 @@ def strange_paper() -> str:
 def test_a_page_is_sound_at_both_widths_and_in_both_schemes(make: Callable[[], str], browser: Any, tmp_path: Path) -> None:
     write_page(tmp_path / "page.html", make())
     check_page(tmp_path / "page.html", browser=browser)
+
+
+def test_the_page_of_all_papers_is_sound_at_both_widths_and_in_both_schemes(browser: Any, tmp_path: Path) -> None:
+    strange = replace(
+        PAPER, name="other", title=LONG, remarks={"table1/with": LONG}, claims=(replace(PAPER.claims[0], text=LONG),)
+    )
+    chapters = [chapter(PAPER, three_each()), chapter(strange, []), *(chapter(get_paper(name), []) for name in PAPERS)]
+    write_page(tmp_path / "index.html", overview(chapters, {PAPER.name: "own"})["index.html"])
+    check_page(tmp_path / "index.html", browser=browser, pictures=False)
 
 
 def test_a_slider_moves_the_drawing_and_puts_the_others_back(browser: Any, tmp_path: Path) -> None:

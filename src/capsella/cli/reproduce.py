@@ -85,6 +85,17 @@ def reproduce(
     import_: Annotated[
         Path | None, typer.Option("--import", help="Take in the results of an archive first.", rich_help_panel=_WHERE)
     ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write all papers on one page, README.md and index.html of this folder: every printed number beside ours.",
+            rich_help_panel=_WHERE,
+        ),
+    ] = None,
+    claims: Annotated[
+        Path | None,
+        typer.Option(help="Write the table of claims into this file, between its marks.", rich_help_panel=_WHERE),
+    ] = None,
     root: Annotated[Path | None, typer.Option(help="The data directory.", rich_help_panel=_WHERE)] = None,
 ) -> None:
     """Run the experiments of papers again, and lay them beside their printed numbers.
@@ -98,6 +109,7 @@ def reproduce(
         from capsella.papers.store import RESULTS, Store
 
         _check(seeds, jobs, max_minutes, executor)
+        _check_pages(page, claims, quick=quick)
         store = Store(out or (_QUICK if quick else RESULTS))
         chosen = select_all(what or [])
         if import_ is not None:
@@ -105,16 +117,14 @@ def reproduce(
             # what came in may be of any paper.
             _report_all(store, quick=quick)
         if not chosen:
-            if export is not None:
-                _export(store, export)
-            if import_ is None and export is None:
+            _bring_out(store, export, page, claims)
+            if all(each is None for each in (import_, export, page, claims)):
                 tables.show_papers(console(), store, quick=quick)
             return
         if status:
             for each in chosen:
                 tables.show_status(console(), each, store, quick=quick, seeds=seeds)
-            if export is not None:
-                _export(store, export)
+            _bring_out(store, export, page, claims)
             return
         where = _settings(device, precision, quick)
         todo, known = _todo(chosen, store, seeds=seeds, quick=quick, settings=where)
@@ -139,9 +149,11 @@ def reproduce(
         if export is not None:
             _export(store, export)
         for each in chosen:
-            page = _report(each.paper, store, quick=quick)
+            own = _report(each.paper, store, quick=quick)
             tables.show_verdicts(console(), each, store, quick=quick)
-            typer.echo(f"{page} has all of it")
+            typer.echo(f"{own} has all of it")
+        # after the papers' own pages, which it points to.
+        _bring_out(store, None, page, claims)
         if todo and failed:
             raise typer.Exit(1)
 
@@ -261,6 +273,27 @@ def _estimate(jobs: list[Job], store: Store, root: str | None) -> Estimate:
     device = environment(torch.device(jobs[0].plan.train.device), 1)["device"]
     papers = {job.recipe.paper for job in jobs}
     return estimate(jobs, (result for paper in papers for result in store.all(f"{paper}/")), device, root=root)
+
+
+def _check_pages(page: Path | None, claims: Path | None, *, quick: bool) -> None:
+    if page is None and claims is None:
+        return
+    from capsella.cli.reproduce_overview import check_overview
+
+    if quick:
+        raise ValueError("--page and --claims are of whole runs; expected them without --quick")
+    check_overview(page, claims)
+
+
+def _bring_out(store: Store, export: Path | None, page: Path | None, claims: Path | None) -> None:
+    """Write what was asked for beside the results: an archive of them, the page of all papers, the table of claims."""
+    if export is not None:
+        _export(store, export)
+    if page is not None or claims is not None:
+        from capsella.cli.reproduce_overview import write_overview
+
+        write_overview(store, page, claims)
+        typer.echo(" and ".join(str(each) for each in (page and page / "index.html", claims) if each) + " written", err=True)
 
 
 def _export(store: Store, file: Path) -> None:

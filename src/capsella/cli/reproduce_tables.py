@@ -119,6 +119,6 @@ def ours(verdict: Verdict) -> str:
         return ""
     if math.isinf(verdict.mean):
         return "never"
-    places = (verdict.target.decimals or 0) + 1
+    places = (verdict.target.places or 0) + 1
     text = f"{verdict.mean:,.{places}f}"
     return text if verdict.spread is None else f"{text} ± {verdict.spread:.{places}f}"

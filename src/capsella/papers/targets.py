@@ -43,8 +43,8 @@ class Target:
 
     Example:
         >>> target = Target("chen2019", "table2/a", "Table 2", "error rate", r"0.91_{\pm 0.09}", "%", "result", 0.91, 0.09)
-        >>> target.name, target.decimals, target.rounding
-        ('chen2019/table2/a', 2, 0.005)
+        >>> target.name, target.decimals, target.places, target.rounding
+        ('chen2019/table2/a', 2, 2, 0.005)
     """
 
     paper: str
@@ -73,6 +73,12 @@ class Target:
         """How many decimals are printed; None where that cannot be told, as of a word, or of "1k steps"."""
         cell = self._cell()
         return None if cell is None else cell[0]
+
+    @property
+    def places(self) -> int | None:
+        """How many decimals the printed number has in ``unit``: 3 of "716K" in millions; None where that cannot be told."""
+        cell = self._cell()
+        return None if cell is None else max(0, cell[0] - cell[1])
 
     @property
     def rounding(self) -> float | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +44,14 @@ def render(template: str, **context: Any) -> str:
 
 def write_page(path: Path, html: str) -> None:
     """Write a page whole or not at all; folders are made where they are missing."""
+    write_pages({Path(path): html})
+
+
+def write_pages(files: Mapping[Path, str]) -> None:
+    """Write all files or none; nothing takes its place before all are written, and the first of them comes last."""
     # here, because data loads torch and a page may be made of records alone.
     from capsella.data.places import whole_or_nothing
 
-    with whole_or_nothing(Path(path)) as file:
-        file.write(html.encode())
+    with contextlib.ExitStack() as stack:
+        for path, text in files.items():
+            stack.enter_context(whole_or_nothing(path)).write(text.encode())

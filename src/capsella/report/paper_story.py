@@ -91,8 +91,8 @@ class Story:
     facts: dict[str, str]
 
 
-def tell(paper: Paper, results: Sequence[Result], *, quick: bool = False) -> Story:
-    """Return what the records of a paper say.
+def know(paper: Paper, results: Sequence[Result], *, quick: bool = False) -> Known:
+    """Return what pages are made of.
 
     Args:
         paper: whose.
@@ -106,8 +106,13 @@ def tell(paper: Paper, results: Sequence[Result], *, quick: bool = False) -> Sto
     order = {recipe.key: place for place, recipe in enumerate(paper.recipes)}
     chosen = sorted((each for each in results if each.recipe in order), key=lambda each: (order[each.recipe], each.seed))
     evidence = Evidence(chosen)
-    known = Known(paper, tuple(chosen), evidence, {each.target.key: each for each in paper.verdicts(evidence)}, quick)
-    findings = paper.findings(evidence)
+    return Known(paper, tuple(chosen), evidence, {each.target.key: each for each in paper.verdicts(evidence)}, quick)
+
+
+def tell(paper: Paper, results: Sequence[Result], *, quick: bool = False) -> Story:
+    """Return what the records of a paper say; arguments as of ``know``."""
+    known = know(paper, results, quick=quick)
+    evidence, findings = known.evidence, paper.findings(known.evidence)
     numbers = [each for each in known.verdicts.values() if each.target.role == "result"]
     others = [each for each in known.verdicts.values() if each.target.role != "result"]
     return Story(
@@ -120,25 +125,26 @@ def tell(paper: Paper, results: Sequence[Result], *, quick: bool = False) -> Sto
             if quick
             else ""
         ),
-        lead=_lead(known, findings),
+        lead=lead_of(known, findings),
         says=paper.says,
-        claims=tuple(_answer(claim, found) for claim, found in findings if claim.source != OURS),
+        claims=tuple(answer_of(claim, found) for claim, found in findings if claim.source != OURS),
         beyond=paper.beyond,
         answer=paper.answer(evidence),
-        own=tuple(_answer(claim, found) for claim, found in findings if claim.source == OURS),
+        own=tuple(answer_of(claim, found) for claim, found in findings if claim.source == OURS),
         parts=(
             *(part for part in (summary_part(known, summary) for summary in paper.summaries) if part.sheet.rows),
             *(table_part(known, table) for table in paper.tables),
         ),
         numbers=printed_sheet(known, numbers, "Printed results"),
         others=printed_sheet(known, others, "Other printed numbers", with_role=True),
-        rules=(*(() if quick else (RULE,)), *((MINUTES,) if chosen else ())),
+        rules=(*(() if quick else (RULE,)), *((MINUTES,) if known.results else ())),
         lists=_lists(paper.recipes, quick=quick),
         facts=_facts(known.results),
     )
 
 
-def _lead(known: Known, findings: Sequence[tuple[Claim, Finding]]) -> str:
+def lead_of(known: Known, findings: Sequence[tuple[Claim, Finding]]) -> str:
+    """Return what came of a paper, in a paragraph."""
     ran, all_of_them = len({result.recipe for result in known.results}), len(known.paper.recipes)
     named, done = sum(len(recipe.seeds) for recipe in known.paper.recipes), len(known.results)
     count = f"{many(done, 'run')} in all" if known.quick else f"{done:,} of their {many(named, 'run')}"
@@ -152,8 +158,7 @@ def _lead(known: Known, findings: Sequence[tuple[Claim, Finding]]) -> str:
     if known.verdicts:
         parts.append(f"{many(len(known.verdicts), 'printed number')}: {listed}.")
     for kind, chosen in (("claim of the paper", False), ("question of our own", True)):
-        # some of ours stand beside the paper's.
-        counts = Counter(found.verdict for claim, found in findings if claim.source.startswith(OURS) == chosen)
+        counts = Counter(found.verdict for claim, found in findings if is_ours(claim) == chosen)
         verdicts = [
             f"{counts[each]} {each if counts[each] == 1 else _PLURALS.get(each, each)}"
             for each in (HOLDS, FAILS, UNDECIDED)
@@ -162,17 +167,29 @@ def _lead(known: Known, findings: Sequence[tuple[Claim, Finding]]) -> str:
         if verdicts:
             parts.append(f"{many(counts.total(), kind)}: {', '.join(verdicts)}.")
     if known.results:
-        minutes: dict[str, float] = {}
-        for result in known.results:
-            device = str(result.environment.get("device") or "an unknown device")
-            minutes[device] = minutes.get(device, 0.0) + result.device_seconds / 60
+        minutes = device_minutes(known.results)
         parts.append("; ".join(f"{used:,.1f} device minutes on {device}" for device, used in minutes.items()) + ".")
         facts = _facts(known.results)
         parts.append(f"Numerics version {facts['numerics version']}, {facts['precision']}.")
     return " ".join(parts)
 
 
-def _answer(claim: Claim, found: Finding) -> Answer:
+def is_ours(claim: Claim) -> bool:
+    """Tell whether a claim is a question of our own; some of these stand beside the paper's."""
+    return claim.source.startswith(OURS)
+
+
+def device_minutes(results: Iterable[Result]) -> dict[str, float]:
+    """Return the minutes that runs took of each device, by its name."""
+    minutes: dict[str, float] = {}
+    for result in results:
+        device = str(result.environment.get("device") or "an unknown device")
+        minutes[device] = minutes.get(device, 0.0) + result.device_seconds / 60
+    return minutes
+
+
+def answer_of(claim: Claim, found: Finding) -> Answer:
+    """Return what came of a claim, in words."""
     source = "" if claim.source == OURS else claim.source
     return Answer(found.verdict, claim.text, source, _sentence(found.statistic), str(found.seeds) if found.seeds else "none")
 

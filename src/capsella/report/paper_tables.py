@@ -217,12 +217,15 @@ def _minutes(results: Sequence[Result]) -> str:
 
 
 def _decimals(beside: Sequence[Verdict]) -> int | None:
-    return max((verdict.target.decimals for verdict in beside if verdict.target.decimals is not None), default=None)
+    return max((verdict.target.places for verdict in beside if verdict.target.places is not None), default=None)
 
 
 def _as_printed(target: Target) -> str:
-    """Return the paper's string, a spread in TeX in plain letters."""
-    return target.printed.replace(r"_{\pm ", " ± ").removesuffix("}") if r"_{\pm " in target.printed else target.printed
+    """Return the paper's string, a spread in TeX in plain letters, and one that is printed elsewhere beside it."""
+    if r"_{\pm " in target.printed:
+        return target.printed.replace(r"_{\pm ", " ± ").removesuffix("}")
+    has_own = target.std is None or "±" in target.printed
+    return target.printed if has_own else f"{target.printed} ± {target.std:g}"
 
 
 def _figures(values: Sequence[float | None], unit: str, decimals: int | None) -> str:
@@ -270,6 +273,68 @@ def _number(value: float, unit: str, decimals: int | None) -> str:
     return f"{value:,.0f}" if value == round(value) or abs(value) >= 100 else f"{value:.3g}"
 
 
+@dataclass(frozen=True)
+class NumberRow:
+    """A printed number and ours, as texts.
+
+    Attributes:
+        key: of the target.
+        where: in the paper.
+        role: what it is there.
+        metric: what was measured, and in which unit.
+        printed: the paper's string.
+        ours: the mean of ours.
+        spread: of ours; may be empty.
+        whole: mean and spread.
+        runs: how many; empty where it was worked out and is of no run in particular.
+        verdict: with its sign.
+        remark: may be empty.
+    """
+
+    key: str
+    where: str
+    role: str
+    metric: str
+    printed: str
+    ours: str
+    spread: str
+    whole: str
+    runs: str
+    verdict: str
+    remark: str
+
+
+def number_rows(known: Known, verdicts: Sequence[Verdict]) -> list[NumberRow]:
+    """Return printed numbers beside ours, as texts."""
+    read = {target for recipe in known.paper.recipes if known.of(recipe.key) for target in recipe.reads}
+    rows = []
+    for verdict in verdicts:
+        target = verdict.target
+        finite = [value for value in verdict.values if math.isfinite(value)]
+        whole = _mean(finite, target.unit, target.places)
+        ours, _, spread = whole.partition(" ± ")
+        never = len(verdict.values) - len(finite)
+        endless = f"never ({never} of {len(verdict.values)})" if never else ""
+        remarks = [known.paper.remarks.get(target.key, ""), target.note]
+        remarks += [f"{many(verdict.failed, 'run')} came to no number"] if verdict.failed else []
+        rows.append(
+            NumberRow(
+                key=target.key,
+                where=target.table,
+                role=target.role,
+                metric=f"{target.metric}, {target.unit}" if target.unit else target.metric,
+                printed=_as_printed(target),
+                ours=", ".join(filter(None, (ours, endless))),
+                spread=spread,
+                whole=", ".join(filter(None, (whole, endless))),
+                runs=str(len(verdict.values)) if verdict.values and target.key in read else "",
+                verdict=_signed(verdict),
+                remark="; ".join(filter(None, remarks)),
+            )
+        )
+    return rows
+
+
 def printed_sheet(known: Known, verdicts: Sequence[Verdict], label: str, *, with_role: bool = False) -> Sheet:
     """List printed numbers beside ours.
 
@@ -281,22 +346,11 @@ def printed_sheet(known: Known, verdicts: Sequence[Verdict], label: str, *, with
     """
     head = ["what", "table", *(["role"] if with_role else []), "metric", "printed", "ours", "spread", "runs"]
     head += [*([] if known.quick else ["verdict"]), "remark"]
-    read = {target for recipe in known.paper.recipes if known.of(recipe.key) for target in recipe.reads}
     rows = []
-    for verdict in verdicts:
-        target = verdict.target
-        finite = [value for value in verdict.values if math.isfinite(value)]
-        ours, _, spread = _mean(finite, target.unit, target.decimals).partition(" ± ")
-        never = len(verdict.values) - len(finite)
-        ours = ", ".join(filter(None, (ours, f"never ({never} of {len(verdict.values)})" if never else "")))
-        # a number that was worked out is of no run in particular.
-        runs = str(len(verdict.values)) if verdict.values and target.key in read else ""
-        remarks = [known.paper.remarks.get(target.key, ""), target.note]
-        remarks += [f"{many(verdict.failed, 'run')} came to no number"] if verdict.failed else []
-        cells = [target.key, target.table, *([target.role] if with_role else [])]
-        cells += [f"{target.metric}, {target.unit}" if target.unit else target.metric]
-        cells += [_as_printed(target), ours, spread, runs, *([] if known.quick else [_signed(verdict)])]
-        rows.append(tuple((cell,) for cell in (*cells, "; ".join(filter(None, remarks)))))
+    for each in number_rows(known, verdicts):
+        cells = [each.key, each.where, *([each.role] if with_role else []), each.metric, each.printed, each.ours]
+        cells += [each.spread, each.runs, *([] if known.quick else [each.verdict]), each.remark]
+        rows.append(tuple((cell,) for cell in cells))
     # what no number has is left out.
     kept = [k for k, name in enumerate(head) if name not in ("spread", "runs", "remark") or any(row[k][0] for row in rows)]
     head, rows = [head[k] for k in kept], [tuple(row[k] for k in kept) for row in rows]

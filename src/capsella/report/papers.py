@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +12,8 @@ from capsella.papers.images import unpack
 from capsella.papers.paper import Gallery, Line, Paper, Plot, Trees
 from capsella.papers.results import Result
 from capsella.papers.verdicts import Evidence, Missing
-from capsella.report.page import render
+from capsella.report.markdown import inline, paragraph, pipes
+from capsella.report.page import render, write_pages
 from capsella.report.paper_story import Answer, Story, tell
 from capsella.report.paper_tables import Sheet
 from capsella.report.paper_trees import trees_svg
@@ -23,10 +22,6 @@ from capsella.report.plots import Series, as_file, curves, panels
 MARKDOWN, PAGE, PLOTS = "README.md", "page.html", "plots"
 PRINTED = "printed"
 """What the legend calls all lines of printed numbers."""
-
-# what Markdown, or GitHub's with formulas, would take for its own.
-_SPECIAL = re.compile(r"([\\`*_\[\]|$~])")
-_BEGINS = re.compile(r"^(\d*)([#+=>-]|(?<=\d)[.)](?=\s))")
 
 
 @dataclass(frozen=True)
@@ -77,14 +72,9 @@ def write_report(folder: Path, files: Mapping[str, str]) -> None:
         folder: of the paper's results; made where it is missing.
         files: what ``paper_report`` returned.
     """
-    # here, because data loads torch and a page may be made of records alone.
-    from capsella.data.places import whole_or_nothing
-
     folder = Path(folder)
-    with contextlib.ExitStack() as stack:
-        # nothing takes its place before all are written; the page comes last, after what it shows.
-        for name, text in files.items():
-            stack.enter_context(whole_or_nothing(folder / name)).write(text.encode())
+    # the pages come last, after what they show.
+    write_pages({folder / name: text for name, text in files.items()})
     for path in sorted((folder / PLOTS).glob("*.svg")):
         if f"{PLOTS}/{path.name}" not in files:
             path.unlink()
@@ -168,33 +158,33 @@ def _finite(line: Line) -> Series | None:
 
 
 def _markdown(story: Story, by_part: Mapping[str, Sequence[Picture]], further: Sequence[Picture]) -> str:
-    parts = [f"# {_text(story.name)}: {_text(story.title)}"]
+    parts = [f"# {inline(story.name)}: {inline(story.title)}"]
     if story.warning:
-        parts.append(f"> **{_text(story.warning)}**")
-    parts += [_block(story.lead), *map(_block, story.says)]
+        parts.append(f"> **{inline(story.warning)}**")
+    parts += [paragraph(story.lead), *map(paragraph, story.says)]
     parts.append(f"Made by `{story.command}` from the records in this folder; [{PAGE}]({PAGE}) shows the same.")
     if story.claims:
         parts += ["## What the paper claims", _claims(story.claims, with_source=True)]
     if story.own:
-        parts += [f"## {_text(story.beyond)}", *([_block(story.answer)] if story.answer else []), _claims(story.own)]
+        parts += [f"## {inline(story.beyond)}", *([paragraph(story.answer)] if story.answer else []), _claims(story.own)]
     for part in story.parts:
-        parts += [f"## {_text(part.title)}", _block(part.caption), _table(part.sheet)]
-        parts += [_block(note) for note in part.notes]
+        parts += [f"## {inline(part.title)}", paragraph(part.caption), pipes(part.sheet)]
+        parts += [paragraph(note) for note in part.notes]
         parts += _shown(by_part[part.key])
         if part.details is not None:
-            note = [_block(part.details_note)] if part.details_note else []
-            parts += ["<details>\n<summary>Each recipe</summary>", *note, _table(part.details), "</details>"]
+            note = [paragraph(part.details_note)] if part.details_note else []
+            parts += ["<details>\n<summary>Each recipe</summary>", *note, pipes(part.details), "</details>"]
     if further:
         parts += ["## Further pictures", *_shown(further)]
     if story.numbers.rows or story.others.rows:
         parts.append("## All printed numbers")
-        parts += [_table(story.numbers)] if story.numbers.rows else []
-        parts += ["Settings, sizes and what stands in the text:", _table(story.others)] if story.others.rows else []
-    parts += ["## How it was done", *map(_block, story.rules)]
+        parts += [pipes(story.numbers)] if story.numbers.rows else []
+        parts += ["Settings, sizes and what stands in the text:", pipes(story.others)] if story.others.rows else []
+    parts += ["## How it was done", *map(paragraph, story.rules)]
     for title, sentences in story.lists.items():
-        parts += [_block(title), "\n".join(f"- {_block(sentence)}" for sentence in sentences)]
+        parts += [paragraph(title), "\n".join(f"- {paragraph(sentence)}" for sentence in sentences)]
     facts = tuple(((key,), (value,)) for key, value in {**story.facts, "to do it again": story.command}.items())
-    parts.append(_table(Sheet("facts", ("", "of the runs"), facts)))
+    parts.append(pipes(Sheet("facts", ("", "of the runs"), facts)))
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
@@ -204,42 +194,8 @@ def _claims(answers: Sequence[Answer], *, with_source: bool = False) -> str:
     for each in answers:
         cells = (each.verdict, each.text, *((each.source,) if with_source else ()), each.statistic, each.seeds)
         rows.append(tuple((cell,) for cell in cells))
-    return _table(Sheet("claims", head, tuple(rows), (len(head) - 1,)))
+    return pipes(Sheet("claims", head, tuple(rows), (len(head) - 1,)))
 
 
 def _shown(pictures: Sequence[Picture]) -> list[str]:
-    return [f"![{_text(each.title)}]({_path(each)})" if each.svg else _block(each.problem) for each in pictures]
-
-
-def _table(sheet: Sheet) -> str:
-    lines = [
-        [_text(name) for name in sheet.head],
-        ["--:" if k in sheet.right else "---" for k in range(len(sheet.head))],
-        *([_in_cell(cell) for cell in row] for row in sheet.rows),
-    ]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _in_cell(cell: Sequence[str]) -> str:
-    return "<br>".join(_text(line) for line in cell)
-
-
-def _text(text: str) -> str:
-    r"""Return text that Markdown shows as it is, in a cell or anywhere else in a line.
-
-    Example:
-        >>> print(_text("a|b_c <i> $x$"))
-        a\|b\_c &lt;i> \$x\$
-    """
-    plain = " ".join(re.split(r"[\r\n\t]+", text)).replace("&", "&amp;").replace("<", "&lt;")
-    return _SPECIAL.sub(r"\\\1", plain)
-
-
-def _block(text: str) -> str:
-    r"""Return a paragraph that is no heading, list or quotation, however it begins.
-
-    Example:
-        >>> print(_block("# one"), _block("1. two"), _block("99.5"))
-        \# one 1\. two 99.5
-    """
-    return _BEGINS.sub(r"\1\\\2", _text(text))
+    return [f"![{inline(each.title)}]({_path(each)})" if each.svg else paragraph(each.problem) for each in pictures]
