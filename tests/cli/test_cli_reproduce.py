@@ -133,6 +133,10 @@ def test_status_runs_nothing() -> None:
     code, out, _ = in_process("reproduce", "peer2022", "--status")
     row = next(line for line in out.splitlines() if "peer2022/table1" in line)
     assert [cell.strip() for cell in row.split("│")[3:7]] == ["2", "1", "1", "4"]
+    # of one row, only that one is counted.
+    code, out, _ = in_process("reproduce", "peer2022/table1/rba-no-bias", "--status")
+    row = next(line for line in out.splitlines() if "peer2022/table1" in line)
+    assert [cell.strip() for cell in row.split("│")[3:8]] == ["1", "0", "0", "2", "0.0"]
     code, out, _ = in_process("reproduce")
     row = next(line for line in out.splitlines() if "peer2022" in line)
     assert [cell.strip() for cell in row.split("│")[3:7]] == ["44", "2", "1", "1"]

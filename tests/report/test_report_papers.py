@@ -196,7 +196,7 @@ def test_it_is_said_how_it_was_done() -> None:
     both_say(
         files,
         "Adam, not SGD",
-        "our own departure (1 of 2 recipes)",
+        f"our own departure ({WITH.removeprefix('made2024/')}; 1 of 2 recipes)",
         "two standard errors of ours",
         "of 3 runs or more",
         "A run that several tables show counts in each of them, and once in all.",

@@ -58,7 +58,7 @@ def _minutes(results: Iterable[Result]) -> str:
 
 
 def show_status(terminal: Console, chosen: Selection, store: Store, *, quick: bool, seeds: int | None) -> None:
-    """Show table by table what is recorded and what is left, and how long that should take."""
+    """Show table by table what is recorded and what is left, of the rows that were picked."""
     from capsella.papers.paper import current, jobs_of, recorded
 
     paper = chosen.paper
@@ -71,7 +71,8 @@ def show_status(terminal: Console, chosen: Selection, store: Store, *, quick: bo
             continue
         jobs = jobs_of(recipes, seeds=seeds, quick=quick)
         there = recorded(jobs, store)
-        own = [result for result in results if result.recipe in table.recipes]
+        keys = {recipe.key for recipe in recipes}
+        own = [result for result in results if result.recipe in keys]
         grid.add_row(
             f"{paper.name}/{table.key}",
             table.title,

@@ -213,12 +213,37 @@ def _lists(recipes: Sequence[Recipe], *, quick: bool) -> dict[str, tuple[str, ..
 
 
 def _of_recipes(recipes: Sequence[Recipe], sentences: Sequence[Iterable[str]]) -> tuple[str, ...]:
-    """Return every sentence once, with the number of recipes it is of if these are not all."""
-    counts = Counter(sentence for each in sentences for sentence in dict.fromkeys(each))
-    every = len(recipes)
+    """Return every sentence once, with the recipes it is of if these are not all."""
+    found: dict[str, list[str]] = {}
+    for recipe, each in zip(recipes, sentences, strict=True):
+        for sentence in dict.fromkeys(each):
+            found.setdefault(sentence, []).append(recipe.key)
+    every = [recipe.key for recipe in recipes]
     return tuple(
-        sentence if count == every else f"{sentence} ({count:,} of {every:,} recipes)" for sentence, count in counts.items()
+        sentence if len(keys) == len(every) else f"{sentence} ({_named(keys, every)})" for sentence, keys in found.items()
     )
+
+
+def _named(keys: Sequence[str], every: Sequence[str]) -> str:
+    """Name recipes by table, and by row where not all of a table's are meant.
+
+    Example:
+        >>> _named(["p/a/x", "p/a/y", "p/b/x"], ["p/a/x", "p/a/y", "p/b/x", "p/b/y"])
+        'a, b/x; 3 of 4 recipes'
+    """
+    chosen, whole = _by_table(keys), _by_table(every)
+    names = []
+    for table, rows in chosen.items():
+        names += [table] if len(rows) == len(whole[table]) else [f"{table}/{row}" for row in rows]
+    return f"{', '.join(names)}; {len(keys):,} of {len(every):,} recipes"
+
+
+def _by_table(keys: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for key in keys:
+        _, table, row = key.split("/")
+        found.setdefault(table, []).append(row)
+    return found
 
 
 def _settings(recipe: Recipe) -> tuple[str, ...]:

@@ -1,21 +1,30 @@
-"""What is a bias good for? Our own claims on peer2022's controls, and what they come to."""
+"""What is a bias good for? Our own claims on peer2022's controls, each decided by records."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 
+from capsella.papers.deciding import span_of
 from capsella.papers.peer2022.controls import CONTROL_DEPTHS, CONTROLS, control
-from capsella.papers.peer2022.deciding import TRAINS, bound, measured, trained
+from capsella.papers.peer2022.deciding import has_trained, key_of, measured, step_of, trained, training
 from capsella.papers.readings import final
-from capsella.papers.verdicts import FAILS, HOLDS, Claim, Evidence
+from capsella.papers.results import Result
+from capsella.papers.verdicts import Claim, Evidence
 
 # of accuracies on MNIST: what two runs of one net may differ by.
 _LUCK = 0.003
+# of scores, which are lengths below 1: what x and −x have to differ by to be told apart.
+_SEES = 1e-4
+# of lengths: what would be shorter, beside half as long.
+_SHORTER = 0.5
 _DEPTHS = "4, 5 and 10"
+_WITH_A_BIAS = ("bias", "zero-bias", "last-bias", "lengths-bias")
+_DEEP_EM = (8, 9)
 
 
-def _control_rows(*names: str) -> tuple[str, ...]:
+def control_rows(*names: str) -> tuple[str, ...]:
+    """Return the keys of some controls at all depths."""
     return tuple(control(name, depth) for name in names for depth in CONTROL_DEPTHS)
 
 
@@ -25,37 +34,82 @@ def _trains(evidence: Evidence, name: str, depth: int) -> bool:
     return good == of
 
 
+def gaps_of(results: Sequence[Result]) -> list[float]:
+    """Return by how much the scores of x and −x differ at the end, where it was measured."""
+    found = [measured(result, "negation_gap") for result in results]
+    return [gap for gap in found if gap is not None]
+
+
+def _gaps(evidence: Evidence, rows: Sequence[str]) -> list[float]:
+    return gaps_of([result for row in rows for result in evidence.results(row)])
+
+
 def _symmetry(evidence: Evidence) -> tuple[bool | None, str]:
     """Without a bias every net is blind for signs; where one trains all the same, blindness is not the obstacle."""
-    good, of = trained(evidence, _control_rows("lengths"))
-    bad, of_bad = trained(evidence, _control_rows("no-bias"))
-    gaps = [measured(r, "negation_gap") for row in _control_rows("lengths") for r in evidence.results(row)]
-    known = [gap for gap in gaps if gap is not None]
+    good, of = trained(evidence, control_rows("lengths"))
+    bad, of_bad = trained(evidence, control_rows("no-bias"))
+    known = _gaps(evidence, control_rows("lengths"))
     blind = f"; their scores of x and −x differ by at most {max(known):.1g}" if known else ""
     says = (
-        f"no bias, depths {_DEPTHS}: {good} of {of} runs train from a length-preserving start "
+        f"no bias, depths {_DEPTHS}: {good} of {of} runs train ({training(evidence)}) from a length-preserving start "
         f"({_accuracies(evidence, 'lengths')}), {bad} of {of_bad} as published{blind}"
     )
     return good == of and bad < of_bad, says
 
 
+def _blind_and_wide(evidence: Evidence) -> tuple[bool | None, str]:
+    """Look for a depth at which weights twice as large are all that a blind net needs."""
+    depths = [depth for depth in CONTROL_DEPTHS if _trains(evidence, "wide", depth) and not _trains(evidence, "no-bias", depth)]
+    rows = [control("wide", depth) for depth in depths or CONTROL_DEPTHS]
+    known = _gaps(evidence, rows)
+    says = (
+        f"no bias, depths {_DEPTHS}: {_accuracies(evidence, 'wide')} right with weights twice as large, "
+        f"{_accuracies(evidence, 'no-bias')} as published"
+    )
+    if not known:
+        return None, says
+    says += f"; scores of x and −x differ by at most {max(known):.1g}"
+    return bool(depths) and max(known) < _SEES, says
+
+
 def _published_bias(evidence: Evidence) -> tuple[bool | None, str]:
-    good, of = trained(evidence, _control_rows("bias"))
+    good, of = trained(evidence, control_rows("bias"))
     return good == of, f"{good} of {of} runs train at depths {_DEPTHS} ({_accuracies(evidence, 'bias')})"
+
+
+def compared_depths(evidence: Evidence) -> list[int]:
+    """Return the depths at which the published bias trains, where others are compared with it."""
+    return [depth for depth in CONTROL_DEPTHS if _trains(evidence, "bias", depth)]
 
 
 def _as_the_published(evidence: Evidence, name: str) -> tuple[bool | None, str]:
     """Compare a control with the bias as published, at the depths at which that one trains."""
-    depths = [depth for depth in CONTROL_DEPTHS if _trains(evidence, "bias", depth)]
+    depths = compared_depths(evidence)
     if not depths:
         return None, "the published bias trains no net"
     good, of = trained(evidence, [control(name, depth) for depth in depths])
     at = " and ".join(map(str, depths))
     says = (
         f"{good} of {of} runs train at depths {at}, where nets with a bias of 0.1 do; at {_DEPTHS}: "
-        f"{_accuracies(evidence, name)}, with 0.1 {_accuracies(evidence, 'bias')}"
+        f"{_accuracies(evidence, name)}, with 0.1 {_accuracies(evidence, 'bias')}; learning starts at depths {at}: "
+        f"{_starts(evidence, name, depths)}, with 0.1 {_starts(evidence, 'bias', depths)}"
     )
     return good == of, says
+
+
+def _seeing(evidence: Evidence) -> tuple[bool | None, str]:
+    """Among nets with a bias, compare whether they tell x from −x at the end with whether they trained."""
+    results = [result for row in control_rows(*_WITH_A_BIAS) for result in evidence.results(row)]
+    good = [result for result in results if has_trained(evidence, result)]
+    bad = [result for result in results if not has_trained(evidence, result)]
+    gaps, blind = gaps_of(good), gaps_of(bad)
+    if not gaps or not blind:
+        return None, f"{len(good)} of {len(results)} runs train"
+    says = (
+        f"scores of x and −x differ by {span_of(gaps, '.2g')} in the {len(good)} runs that train, and by "
+        f"{span_of(blind, '.1g')} in the {len(bad)} that do not"
+    )
+    return min(gaps) >= _SEES and max(blind) < _SEES, says
 
 
 def _still_helps(evidence: Evidence) -> tuple[bool | None, str]:
@@ -94,92 +148,122 @@ def _lengths_by_end(evidence: Evidence, depth: int) -> tuple[list[float], list[f
     bad: list[float] = []
     for name in CONTROLS:
         for result in evidence.results(control(name, depth)):
-            accuracy, length = final(result), measured(result, "lengths", -2, when="start")
+            length = measured(result, "lengths", -2, when="start")
             if length is not None:
-                (good if accuracy is not None and accuracy >= bound(evidence) else bad).append(length)
+                (good if has_trained(evidence, result) else bad).append(length)
     return good, bad
 
 
+def _em_rows(bias: bool) -> tuple[str, ...]:
+    return tuple(key_of("table3", "mnist", bias, depth) for depth in _DEEP_EM)
+
+
+def _em_vanishes(evidence: Evidence) -> tuple[bool | None, str]:
+    """Compare lengths at the start of deep EM nets that do not train without a bias with those of nets that have one."""
+
+    def of(bias: bool, *keys: str | int) -> list[float]:
+        results = [result for row in _em_rows(bias) for result in evidence.results(row)]
+        results = [result for result in results if has_trained(evidence, result) == bias]
+        found = [measured(result, *keys, when="start") for result in results]
+        return [value for value in found if value is not None]
+
+    stuck, trains = of(False, "lengths", -2), of(True, "lengths", -2)
+    if not stuck or not trains:
+        return None, "there are no such nets, or they were not measured"
+    says = (
+        f"mean length in the last hidden layer at the start: {span_of(stuck, '.2f')} without a bias, {span_of(trains, '.2f')} "
+        "with one"
+    )
+    slopes = of(False, "gradients", 0), of(True, "gradients", 0)
+    if all(slopes):
+        says += "; gradient of the first layer: {} without, {} with".format(*(span_of(each, ".0e") for each in slopes))
+    return max(stuck) < _SHORTER * min(trains), says
+
+
 def _accuracies(evidence: Evidence, name: str) -> str:
-    return ", ".join(f"{evidence.mean(control(name, depth)):.1%}" for depth in CONTROL_DEPTHS)
+    return ", ".join(_accuracy(evidence.results(control(name, depth))) for depth in CONTROL_DEPTHS)
+
+
+def _accuracy(results: Sequence[Result]) -> str:
+    """Write the mean of the runs that came to a number."""
+    known = [value for value in map(final, results) if value is not None]
+    return f"{statistics.fmean(known):.1%}" if known else "no number"
+
+
+def _starts(evidence: Evidence, name: str, depths: Sequence[int]) -> str:
+    return ", ".join(step_of(evidence.mean(control(name, depth), "starts")) for depth in depths)
 
 
 BIAS_CLAIMS = (
     Claim(
         "peer2022/lengths",
-        "Deep nets train without a bias, blind for signs as they are, if their capsules' lengths are kept at the start "
-        f"(here: {TRAINS:.0%} of the test images right).",
+        "Deep nets train without a bias, blind for signs as they are, if their capsules' lengths are kept at the start.",
         "ours",
-        _control_rows("lengths", "no-bias"),
+        control_rows("lengths", "no-bias"),
         _symmetry,
+    ),
+    Claim(
+        "peer2022/blind-wide",
+        "There is a depth at which weights twice as large are enough for a net without a bias to train, blind as it is.",
+        "ours",
+        control_rows("wide", "no-bias"),
+        _blind_and_wide,
+        is_long=True,
     ),
     Claim(
         "peer2022/published-bias",
         "The bias of 0.1 trains nets at all of these depths.",
         "ours",
-        _control_rows("bias"),
+        control_rows("bias"),
         _published_bias,
     ),
     Claim(
         "peer2022/zero-bias",
         "Where that bias trains a net, one that starts at 0, which props nothing up there, does as well.",
         "ours",
-        _control_rows("bias", "zero-bias"),
+        control_rows("bias", "zero-bias"),
         lambda evidence: _as_the_published(evidence, "zero-bias"),
+        is_long=True,
     ),
     Claim(
         "peer2022/last-bias",
-        "Where it trains a net, one on the last layer alone, with which a net tells x from −x, does as well.",
+        "Where it trains a net, one on the last layer alone does as well.",
         "ours",
-        _control_rows("bias", "last-bias"),
+        control_rows("bias", "last-bias"),
         lambda evidence: _as_the_published(evidence, "last-bias"),
+        is_long=True,
+    ),
+    Claim(
+        "peer2022/seeing",
+        "Nets with a bias, of whichever kind, train where they come to tell x from −x, and stay blind where they do not train.",
+        "ours",
+        control_rows(*_WITH_A_BIAS),
+        _seeing,
+        is_long=True,
     ),
     Claim(
         "peer2022/still-helps",
         f"Where lengths are kept at the start, a bias still adds accuracy (here: {100 * _LUCK:.1f} points at each depth).",
         "ours",
-        _control_rows("lengths", "lengths-bias"),
+        control_rows("lengths", "lengths-bias"),
         _still_helps,
+        is_long=True,
     ),
     Claim(
         "peer2022/vanishing",
         "Among nets of one depth, those that train are the ones whose capsules are longer at the start.",
         "ours",
-        _control_rows(*CONTROLS),
+        control_rows(*CONTROLS),
         _vanish,
+        is_long=True,
+    ),
+    Claim(
+        "peer2022/em-vanishing",
+        "Lengths vanish in EM nets too: those of 8 and 9 layers that do not learn MNIST without a bias begin with shorter "
+        "capsules than those that learn it with one (here: half as long).",
+        "ours",
+        (*_em_rows(False), *_em_rows(True)),
+        _em_vanishes,
+        is_long=True,
     ),
 )
-
-_SCOPE = "All of it is of agreement on MNIST, at 4, 5 and 10 layers."
-
-
-def answer(evidence: Evidence) -> str:
-    """Say what the controls come to, each sentence by a claim: is it the symmetry that a bias breaks, or what it props up?"""
-    found = {claim.key.removeprefix("peer2022/"): claim.find(evidence).verdict for claim in BIAS_CLAIMS}
-    symmetry = {HOLDS: _NOT_THE_SYMMETRY, FAILS: _LENGTHS_ARE_NOT_ENOUGH}.get(found["lengths"])
-    if symmetry is None:
-        return ""
-    return " ".join([symmetry, *_further(found), _SCOPE])
-
-
-_NOT_THE_SYMMETRY = (
-    "It is not the symmetry. Nets without any bias, which cannot tell x from −x, train once their capsules' lengths are kept "
-    "at the start."
-)
-_LENGTHS_ARE_NOT_ENOUGH = "Lengths that are kept at the start are not enough for nets that cannot tell x from −x."
-
-
-def _further(found: dict[str, str]) -> Sequence[str]:
-    """Return a sentence for each claim that says something beside."""
-    sentences = {
-        ("last-bias", FAILS): "Nor is it enough to break it: a bias on the last layer alone does so, and not every net trains "
-        "with it that one on all layers trains.",
-        ("last-bias", HOLDS): "A bias on the last layer alone, which breaks it, is as good as one on all layers.",
-        ("zero-bias", HOLDS): "The bias need not prop lengths up from the beginning: one that starts at 0 does as well.",
-        ("zero-bias", FAILS): "The bias has to prop lengths up from the beginning: one that starts at 0 is not enough.",
-        ("published-bias", FAILS): "At some depth a bias alone no longer trains a net, and the start does.",
-        ("vanishing", FAILS): "How long capsules are at the start does not tell by itself which nets train: weights drawn "
-        "twenty times as large make them long as well.",
-        ("vanishing", HOLDS): "Nets that train are those whose capsules are long at the start.",
-    }
-    return [text for (claim, verdict), text in sentences.items() if found[claim] == verdict]

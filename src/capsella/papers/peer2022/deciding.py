@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from capsella.papers.readings import dig, final
@@ -30,9 +31,19 @@ def keys_of(table: str, bias: bool, depths: Sequence[int], data: Sequence[str] =
 
 def trained(evidence: Evidence, recipes: Sequence[str]) -> tuple[int, int]:
     """Return how many runs trained, of how many."""
-    values = [final(result) for recipe in recipes for result in evidence.results(recipe)]
-    # a run whose loss was not finite in the end has not trained, whatever it knew before.
-    return sum(value is not None and value >= bound(evidence) for value in values), len(values)
+    results = [result for recipe in recipes for result in evidence.results(recipe)]
+    return sum(has_trained(evidence, result) for result in results), len(results)
+
+
+def has_trained(evidence: Evidence, result: Result) -> bool:
+    """Tell whether a run trained; one whose loss was not finite in the end has not, whatever it knew before."""
+    value = final(result)
+    return value is not None and value >= bound(evidence)
+
+
+def training(evidence: Evidence) -> str:
+    """Say what it means to train."""
+    return f"at least {bound(evidence):.0%} of the test images right"
 
 
 def bound(evidence: Evidence) -> float:
@@ -44,3 +55,13 @@ def measured(result: Result, *keys: str | int, when: str = "end") -> float | Non
     """Return a figure of what was seen inside a net, at the start or at the end; None where it was not measured."""
     found = dig(result.measured, "peer2022.inside", when, *keys)
     return None if found is None else float(found)
+
+
+def step_of(value: float) -> str:
+    """Write a step at which learning starts.
+
+    Example:
+        >>> step_of(1725), step_of(float("inf"))
+        ('step 1,725', 'never')
+    """
+    return "never" if math.isinf(value) else f"step {value:,.0f}"

@@ -14,6 +14,8 @@ from capsella.papers.readings import dig
 from capsella.papers.targets import read_targets
 from capsella.papers.verdicts import Evidence, Missing
 
+_EM_DEPTHS = (5, 6, 7, 8, 9)
+
 
 def _spread(values: Sequence[float]) -> float:
     return statistics.stdev(values) if len(values) > 1 else 0.0
@@ -56,6 +58,23 @@ def _curves(evidence: Evidence, *, depths: Sequence[int]) -> list[Line]:
     return lines
 
 
+def _starts(evidence: Evidence) -> list[Line]:
+    """Draw the step at which learning starts, of the nets of which it does."""
+    lines = []
+    for bias in ("no-bias", "bias"):
+        found = {}
+        for depth in _EM_DEPTHS:
+            with contextlib.suppress(Missing):
+                found[depth] = evidence.values(f"peer2022/table3/mnist-{bias}-depth{depth}", "starts")
+        began = {depth: steps for depth, steps in found.items() if all(map(math.isfinite, steps))}
+        never = [str(depth) for depth in found if depth not in began]
+        if began:
+            label = bias.replace("-", " ") + (f" (never with {' and '.join(never)} layers)" if never else "")
+            means, spreads = (tuple(map(of, began.values())) for of in (statistics.fmean, _spread))
+            lines.append(Line(label, tuple(map(float, began)), means, spreads))
+    return lines
+
+
 def _controls(evidence: Evidence) -> list[Line]:
     lines: list[Line] = []
     for name, (label, _) in CONTROLS.items():
@@ -94,7 +113,7 @@ PLOTS = (
         "Test accuracy by depth, EM routing",
         "capsule layers",
         "test accuracy",
-        functools.partial(_accuracies, table="table3", depths=(5, 6, 7, 8, 9)),
+        functools.partial(_accuracies, table="table3", depths=_EM_DEPTHS),
         is_share=True,
         is_counted=True,
     ),
@@ -107,7 +126,16 @@ PLOTS = (
             functools.partial(_curves, depths=(depth,)),
             is_share=True,
         )
-        for letter, depth in zip("abcde", (5, 6, 7, 8, 9), strict=True)
+        for letter, depth in zip("abcde", _EM_DEPTHS, strict=True)
+    ),
+    Plot(
+        "figure2-starts",
+        "Step at which EM nets begin to learn MNIST, by capsule layers",
+        "capsule layers",
+        "step",
+        _starts,
+        is_log=True,
+        is_counted=True,
     ),
     Plot(
         "controls",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from capsella.papers.paper import TITLES, Paper, Table
-from capsella.papers.peer2022.bias import answer
+from capsella.papers.peer2022.answer import answer
 from capsella.papers.peer2022.claims import CLAIMS, FACTS, REMARKS
 from capsella.papers.peer2022.controls import CONTROL_DEPTHS, CONTROLS, control
 from capsella.papers.peer2022.plots import PLOTS
