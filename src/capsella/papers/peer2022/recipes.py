@@ -46,11 +46,11 @@ _QUICK_SIGN = {"epochs": 6}
 _QUICK_DEEP: dict[str, dict[str, Any]] = {
     "agreement": {
         **{"model.channels": 16, "model.types": 2, "model.reconstruction": "none"},
-        **{"batch_size": 64, "lr": 5e-3, "steps": 350, "log_every": 10},
+        **{"batch_size": 64, "lr": 5e-3, "steps": 320, "log_every": 10},
     },
     "em": {
         **{"model.trunk_stride": 2, "model.channels": 16, "model.types": 16, "model.reconstruction": "none"},
-        **{"batch_size": 32, "lr": 1e-3, "steps": 270, "log_every": 10},
+        **{"batch_size": 32, "lr": 1e-3, "steps": 220, "log_every": 10},
     },
 }
 
