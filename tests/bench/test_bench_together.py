@@ -91,7 +91,7 @@ def test_runs_that_do_not_overlap_have_no_rate(forked: pytest.MonkeyPatch) -> No
     forked.setattr(together._Measurement, "_chunk", lambda *_: 1)
     forked.setattr(together._Measurement, "_tracks", lambda *_: [early, late])
     found = list(together.measure([TINY], CPU, at_once=(1,), ways=(PROCESSES,)))
-    assert [each.problem for each in found] == ["not timed: the runs did not overlap; choose more seconds"]
+    assert [each.problem for each in found] == [together.APART]
 
 
 def test_runs_whose_losses_differ_are_not_timed(forked: pytest.MonkeyPatch) -> None:

@@ -226,9 +226,11 @@ def test_a_quick_measurement_is_printed_and_written_with_its_winner(tmp_path: Pa
     assert [(each["way"], each["at_once"]) for each in found["readings"]] == [
         *(("processes", 1), ("processes", 2), ("program", 1), ("program", 2)),
     ]
-    assert {each["problem"] for each in found["readings"]} == {""}
+    # on a busy machine two runs of a fraction of a second may miss each other; one alone cannot.
+    assert {each["problem"] for each in found["readings"] if each["at_once"] == 1} == {""}
+    assert {each["problem"] for each in found["readings"] if each["at_once"] == 2} <= {"", bench_together.APART}
     (best,) = found["winners"]
-    assert best["runs_per_minute"] == max(each["runs_per_minute"] for each in found["readings"])
+    assert best["runs_per_minute"] == max(each["runs_per_minute"] for each in found["readings"] if not each["problem"])
     way = found["ways"][best["way"]]
     assert f"* most runs of sign_capsnet, 50 steps each: {best['at_once']} at once, {way}: " in stdout
     assert "several runs at once on " in stdout

@@ -48,7 +48,8 @@ def test_a_compiler_sees_the_axis_of_a_length_counted_from_the_front(dim: int, c
     (norm,) = [node for node in make_fx(partial(length, dim=dim))(x).graph.nodes if "vector_norm" in str(node.target)]
     # torch 2.11's compiler keeps an axis of one value that is counted from the back.
     assert norm.args[2] == [counted]
-    assert torch.equal(length(x, dim=dim), x.square().sum(dim=dim).sqrt())
+    # the two round alike on some processors only.
+    torch.testing.assert_close(length(x, dim=dim), x.square().sum(dim=dim).sqrt(), rtol=2 * EPS64, atol=0)
 
 
 def test_sabour_is_the_default() -> None:

@@ -38,6 +38,9 @@ _LEAD = 0.05
 # one look at the clock covers about so many seconds of a run that is alone.
 _CHUNK, _MOST = 0.02, 50
 
+APART = "not timed: the runs did not overlap; choose more seconds"
+"""The problem of a reading whose runs were not under way at the same time."""
+
 SAYS = (
     "Steps per second of all runs together, in a window in which all are running, batches drawn as the trainer draws them. "
     "Runs per minute: 60 · K / (start-up + steps · K / rate), worked out for K runs that begin and end together. A start-up is "
@@ -253,7 +256,7 @@ class _Measurement:
             return replace(base, problem=f"wrong: first losses {losses} differ from {reference[0]}")
         found = rates(tracks)
         if not found:
-            return replace(base, problem="not timed: the runs did not overlap; choose more seconds")
+            return replace(base, problem=APART)
         rate = statistics.median(found)
         if count == 1:
             self.alone.setdefault(task.model, rate)
