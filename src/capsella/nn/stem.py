@@ -129,7 +129,7 @@ class ImageConv2d(nn.Conv2d):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the feature maps of a batch of images."""
-        dtype, padding = _multiplied_in(images, self.weight), self._zeros
+        dtype, padding = multiplied_in(images, self.weight), self._zeros
         if dtype is None or padding is None or not self._takes_product(images, dtype, padding):
             return super().forward(images)
         return conv_as_product(images, self.weight, self.bias, stride=self.stride, padding=padding, dtype=dtype)
@@ -146,7 +146,7 @@ class ImageConv2d(nn.Conv2d):
         return all(conv_size(*side) >= 1 for side in sides)
 
 
-def _multiplied_in(images: Tensor, weight: Tensor) -> torch.dtype | None:
+def multiplied_in(images: Tensor, weight: Tensor) -> torch.dtype | None:
     """Return the dtype that ``conv2d`` would compute in, None where it would refuse."""
     kind, (first, second) = images.device.type, (images.dtype, weight.dtype)
     # autocast knows no meta device, and casts neither integers nor float64.
