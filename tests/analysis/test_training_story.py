@@ -53,6 +53,22 @@ def test_deaths_by_hand() -> None:
     ]
 
 
+def test_who_is_active_again_after_dying_is_told_where_it_was_counted() -> None:
+    events = looks([(0,), (3,), (1,)], [(0,), (0,), (2,)])
+    found = over_training(events)
+    assert found is not None
+    assert found["layers"][0]["reactivated"] is None
+    again = over_training([event | {"layer1/reactivated": max(0, k - 1)} for k, event in enumerate(events)])
+    assert again is not None
+    assert again["layers"][0]["reactivated"] == 1
+    assert lives_in_words(again)[1] == (
+        "layer 1: 3 deaths between step 10 and 20, 2 revivals, 1 active again after dying, 1 of 8 dead at the end"
+    )
+    # a record of before has no word of it.
+    del again["layers"][0]["reactivated"]
+    assert lives_in_words(again)[1] == "layer 1: 3 deaths between step 10 and 20, 2 revivals, 1 of 8 dead at the end"
+
+
 def test_deaths_and_revivals_agree_with_those_of_single_capsules() -> None:
     readings = torch.rand(40, 8, generator=torch.Generator().manual_seed(0)) < 0.4
     counted, dead, back = Revivals(), [], []

@@ -78,6 +78,7 @@ def by_hand(model: nn.Module, images: Tensor, targets: Tensor) -> dict[str, floa
             f"layer{number}/length": layer.cnm,
             f"layer{number}/active": layer.car,
             f"layer{number}/revivals": 0,
+            f"layer{number}/reactivated": 0,
         }
     for number, (below, above, each) in enumerate(zip(layers, layers[1:], seen, strict=False), 1):
         assert each.couplings is not None
@@ -180,6 +181,26 @@ def test_revivals_are_counted_as_the_analysis_counts_them() -> None:
     assert found["layer2/revivals"] > 3
 
 
+def test_who_comes_back_to_use_is_told_from_who_crosses_the_threshold_of_the_dead() -> None:
+    # a capsule of each kind: dead at first; dies for good; flickers about the threshold; dies and is active in an image again.
+    lengths = [
+        [0.0, 0.5, 0.5, 0.5],
+        [0.5, 0.0, 0.0, 0.0],
+        [0.5, 0.0, 0.02, 0.0],
+        [0.5, 0.0, 0.0, 0.5],
+        [0.5, 0.0, 0.02, 0.0],
+    ]
+    kept: list[Any] = []
+    seen = []
+    for row in lengths:
+        # the last one is active in one image of three alone.
+        images = [row, row, [*row[:3], 0.0]]
+        found, kept = figures_of([layer(images)], json.loads(json.dumps(kept)))
+        seen.append((found["layer2/revivals"], found["layer2/reactivated"]))
+    assert seen == [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1)]
+    assert kept[1]["active"] == [3]
+
+
 def test_primary_capsules_come_back_too() -> None:
     kept: list[Any] = []
     for length in (1.0, 0.0, 1.0, 1.0):
@@ -191,6 +212,7 @@ def test_primary_capsules_come_back_too() -> None:
 def test_what_a_checkpoint_of_before_kept_belongs_to_the_layers_above_the_primary_capsules() -> None:
     found, kept = figures_of([layer([[1, 1]] * 3)], [{"dead": [1], "revivals": 4}])
     assert (found["layer1/revivals"], found["layer2/revivals"]) == (0, 5)
+    assert found["layer2/reactivated"] == 0
     assert [len(life["dead"]) for life in kept] == [0, 0]
 
 

@@ -28,8 +28,9 @@ def over_training(events: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
 
     Returns:
         ``looks``, ``steps`` of those that are kept, and for each of ``layers``: ``capsules``, ``first_dead`` and ``last_dead``,
-        ``deaths`` after the first look and ``between`` which steps, ``revivals`` (None where they were not counted), and lists
-        of figures at ``steps``.
+        ``deaths`` after the first look and ``between`` which steps, ``revivals`` and ``reactivated`` (None where they were
+        not counted), and lists of figures at ``steps``. A revival is a crossing of the threshold of the dead; reactivated are
+        capsules that were alive, died, and were active in an image after that.
 
     Example:
         >>> looks = [{"event": "watch", "step": step, "layer1/capsules": 4, "layer1/dead": dead, "layer1/revivals": 0}
@@ -79,6 +80,7 @@ def _of_layer(rows: Sequence[Mapping[str, float]], steps: Sequence[int], kept: S
     seen = [k for k, row in enumerate(rows) if "dead" in row and "capsules" in row]
     dead = [round(rows[k]["dead"] * rows[k]["capsules"]) for k in seen]
     counted = all("revivals" in rows[k] for k in seen)
+    again = [rows[k]["reactivated"] for k in seen if "reactivated" in rows[k]]
     back = [int(rows[k].get("revivals", 0)) for k in seen]
     deaths = [dead[n] - dead[n - 1] + back[n] - back[n - 1] for n in range(1, len(seen))]
     died = [n for n, number in enumerate(deaths, 1) if number > 0]
@@ -90,6 +92,7 @@ def _of_layer(rows: Sequence[Mapping[str, float]], steps: Sequence[int], kept: S
         # alive at the first of these steps, dead at the second.
         "between": [steps[seen[died[0] - 1]], steps[seen[died[-1]]]] if died else None,
         "revivals": back[-1] if seen and counted else None,
+        "reactivated": int(again[-1]) if again and len(again) == len(seen) else None,
         **{name: [_digits(rows[k].get(name)) for k in kept] for name in _KEPT if any(name in row for row in rows)},
     }
 
@@ -125,7 +128,10 @@ def _life(layer: Mapping[str, Any], first_step: int) -> list[str]:
         died = _count(deaths, "death") if back else f"{_count(deaths, 'capsule')} died"
         parts.append(f"{died} between step {layer['between'][0]:,} and {layer['between'][1]:,}")
     if back:
-        parts += [_count(back, "revival"), f"{last:,} of {layer['capsules']:,} dead at the end"]
+        # records of before do not say who was of use again.
+        again = layer.get("reactivated")
+        parts += [_count(back, "revival"), *([f"{again:,} active again after dying"] if again is not None else [])]
+        parts.append(f"{last:,} of {layer['capsules']:,} dead at the end")
     elif back == 0:
         parts.append("none came back")
     return parts

@@ -26,6 +26,7 @@ from capsella.analysis import (
     live_dynamics,
     observe,
 )
+from capsella.analysis.activity import ACTIVE
 from capsella.analysis.gradients import Loss, starved_share
 from capsella.analysis.layers import observe_in, routing_layers
 from capsella.data import Batch, ImageData
@@ -36,7 +37,8 @@ PROBE = 64
 
 Figures = dict[str, float]
 Life = dict[str, Any]
-"""What is kept of a layer from one look to the next, as JSON can hold it: ``dead``, which capsules are, and ``revivals``."""
+"""What is kept of a layer from one look to the next, as JSON can hold it: ``dead``, which capsules are, ``revivals``, and which
+were ever ``alive``, ``died`` after that, and were ``active`` again in some image after that."""
 
 
 def check_watch(model: nn.Module, every: int) -> None:
@@ -66,27 +68,41 @@ def figures_of(seen: Sequence[Seen], before: Sequence[Life] = ()) -> tuple[Figur
         docs/training.md lists them. What is no number (the dynamics among fewer than two live capsules, the entropy of
         couplings that are no shares) is left out: JSON has no word for it.
     """
-    layers = [activity(each[..., None]) for each in (seen[0].lower_activations, *(layer.activations for layer in seen))]
+    lengths = [seen[0].lower_activations, *(layer.activations for layer in seen)]
+    layers = [activity(each[..., None]) for each in lengths]
     # a checkpoint of before knows nothing of the primary capsules: what it has belongs to the layers above them.
     known = [*[None] * (len(layers) - len(before)), *before]
     found: Figures = {}
     lives = []
     for number, (layer, past) in enumerate(zip(layers, known, strict=True), 1):
-        life = _lived(layer.dead, past)
+        life = _lived(layer.dead, (lengths[number - 1] >= ACTIVE).any(dim=0), past)
         own = {"capsules": len(layer.dead), "dead": layer.cdr, "length": layer.cnm, "active": layer.car}
         if number <= len(seen):
             own |= _routing(seen[number - 1], layers[number])
-        own["revivals"] = life["revivals"]
+        own |= {"revivals": life["revivals"], "reactivated": len(life["active"])}
         found |= {f"layer{number}/{name}": value for name, value in own.items()}
         lives.append(life)
     return {name: value for name, value in found.items() if math.isfinite(value)}, lives
 
 
-def _lived(dead: Tensor, before: Life | None) -> Life:
-    now = dead.nonzero().flatten().tolist()
-    if before is None:
-        return {"dead": now, "revivals": 0}
-    return {"dead": now, "revivals": before["revivals"] + len(set(before["dead"]) - set(now))}
+def _lived(dead: Tensor, active: Tensor, before: Life | None) -> Life:
+    before = before or {"dead": [], "revivals": 0}
+    now, there = set(_which(dead)), set(_which(active))
+    # capsules that begin dead have not died, and what passes to and fro across the threshold of the dead is of no use again.
+    alive = set(before.get("alive", ())) | set(_which(~dead))
+    died = set(before.get("died", ())) | (now & set(before.get("alive", ())))
+    return {
+        "dead": sorted(now),
+        "revivals": before["revivals"] + len(set(before["dead"]) - now),
+        "alive": sorted(alive),
+        "died": sorted(died),
+        "active": sorted(set(before.get("active", ())) | (set(before.get("died", ())) & there)),
+    }
+
+
+def _which(flags: Tensor) -> list[int]:
+    found: list[int] = flags.nonzero().flatten().tolist()
+    return found
 
 
 def _routing(seen: Seen, above: ActivityResult) -> Figures:
