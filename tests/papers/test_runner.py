@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from capsella.errors import RunError
-from capsella.papers import executors, measuring, runner
+from capsella.papers import cost, executors, measuring, runner
 from capsella.papers.cost import estimate
 from capsella.papers.executors import Done, Place, default_executor, executor_by_name, here
 from capsella.papers.measuring import MEASURED
@@ -29,6 +29,7 @@ from capsella.papers.shares import SHARE, Shares
 from capsella.papers.store import Store
 from capsella.train import children, together
 from capsella.train.folder import RunFolder
+from capsella.train.plan import Plan
 from capsella.train.together import Standing
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -520,6 +521,11 @@ def test_a_run_takes_as_long_as_it_took() -> None:
     assert estimate([ran], [took(10.0, device="a CPU, 1 threads")], "a CPU, 2 threads").known == 1
     em = recipe("em", plan=recipe().plan.changed({"model.routing": "em"})).job(0, settings=CPU)
     assert estimate([em], [took(10.0)], "this").rough == 1
+    backbones = [
+        recipe(name, plan=Plan("parse_capsnet", "mnist40", model_options={"backbone": name})).job(0, settings=CPU)
+        for name in ("affnist", "small")
+    ]
+    assert len({cost._kind(each.plan) for each in backbones}) == 2
     rough = estimate([ran], [], "this")
     assert (rough.known, rough.scaled, rough.rough) == (0, 0, 1)
     assert rough.total > 0

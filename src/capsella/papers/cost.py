@@ -100,7 +100,8 @@ def estimate(jobs: Sequence[Job], results: Iterable[Result], device: str, *, roo
 
 def _kind(plan: Plan) -> str:
     """Tell which runs reach about the same rate: a tiny net's says nothing of a large one's, nor EM's of agreement's."""
-    return f"{plan.model}, {plan.model_options.get('routing')}, {plan.model_options.get('channels')}"
+    told = ("routing", "channels", "backbone")
+    return ", ".join([plan.model, *(f"{name}={plan.model_options.get(name)}" for name in told)])
 
 
 def _place(device: str) -> str:
