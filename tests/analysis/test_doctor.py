@@ -15,6 +15,7 @@ from capsella.analysis.doctor import FIGURES
 from capsella.analysis.symptoms import condition, find_symptoms
 from capsella.models import Prediction
 from capsella.nn import CapsuleLinear
+from capsella.report import doctor_page
 from capsella.train import fit
 
 
@@ -178,6 +179,35 @@ def test_couplings_that_never_change_are_static() -> None:
     assert not static.is_note
     assert static.figure == pytest.approx(0, abs=1e-6)
     assert static.says == "layer 1: routing is static (0.00 of 5 live targets)"
+
+
+def test_over_the_sources_upper_capsules_choose_among_lower_ones() -> None:
+    # each of three upper capsules reads the lower one that its prior names, of six.
+    fixed = CapsuleLinear(6, 4, 3, 4, prior=True, normalise="sources")
+    with torch.no_grad():
+        fixed.prior[torch.tensor([0, 0, 5]), torch.arange(3)] = 50.0
+    found = diagnose(Net(fixed), some_images(), views={})
+    row = found.record["layers"][0]
+    assert (row["normalise"], row["targets"], row["live_targets"]) == ("sources", 6, 6)
+    # over the targets the first lower capsule would be undecided between two.
+    assert row["entropy"] == pytest.approx(0, abs=1e-6)
+    assert row["change"] == [pytest.approx(0, abs=1e-6)] * 2
+    (static,) = [symptom for symptom in found.symptoms if symptom.key == "static"]
+    assert static.says == "layer 1: routing is static (0.00 of 6 live sources)"
+    assert found.record["layers"][1]["normalise"] is None
+
+    alike = CapsuleLinear(6, 4, 3, 4, normalise="sources")
+    with torch.no_grad():
+        alike.weight.mul_(1e-3)
+    found = diagnose(Net(alike), some_images(), views={})
+    assert found.record["layers"][0]["entropy"] == pytest.approx(1, abs=1e-6)
+    (uniform,) = [symptom for symptom in found.symptoms if symptom.key == "uniform"]
+    assert uniform.says == "layer 1: every capsule above is coupled alike to all 6 sources; nothing is routed"
+
+    single = diagnose(Net(CapsuleLinear(6, 4, 1, 4), CapsuleLinear(1, 4, 3, 4, normalise="sources")), some_images(), views={})
+    assert "layer 1: one target, among which there is nothing to choose" in single.text()
+    assert "layer 2: one source, among which there is nothing to choose" in single.text()
+    assert "of 6 sources" in doctor_page(found.as_dict())
 
 
 def test_couplings_among_a_few_targets_are_not_static() -> None:

@@ -121,6 +121,25 @@ def test_layers_are_left_as_they_were_after_an_error_in_the_net() -> None:
     assert untouched(model)
 
 
+def test_couplings_over_the_sources_are_turned_to_who_chooses_in_every_window() -> None:
+    linear = randomised(Stack(CapsuleLinear(6, 4, 3, 4, normalise="sources"), CapsuleLinear(3, 4, 2, 4)))
+    _, (first, second) = observe(linear, draw(2, 6, 4), trace=True)
+    assert (first.normalise, second.normalise) == ("sources", "targets")
+    assert first.couplings is not None
+    assert second.couplings is not None
+    assert torch.equal(first.by_chooser(first.couplings), first.couplings.transpose(1, 2))
+    assert second.by_chooser(second.couplings) is second.couplings
+
+    conv = randomised(CapsuleConv2d(2, 4, 3, 4, kernel_size=2, normalise="sources"))
+    _, (seen,) = observe(conv, draw(2, 3, 4, 2, 4))
+    assert seen.couplings is not None
+    turned = seen.by_chooser(seen.couplings)
+    assert (seen.windows, tuple(seen.couplings.shape), tuple(turned.shape)) == (6, (2, 6 * 8, 3), (2, 6 * 3, 8))
+    torch.testing.assert_close(turned.sum(dim=-1), torch.ones(2, 18, dtype=torch.float64))
+    for window, i, j in ((0, 0, 0), (2, 7, 1), (5, 3, 2)):
+        assert torch.equal(turned[:, 3 * window + j, i], seen.couplings[:, 8 * window + i, j])
+
+
 def test_layers_are_left_as_they_were_after_an_error_in_a_tap() -> None:
     model = randomised(Stack(CapsuleLinear(6, 4, 5, 4), CapsuleLinear(5, 4, 3, 4)))
     expected = model(draw(2, 6, 4))

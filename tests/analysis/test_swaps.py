@@ -18,7 +18,13 @@ from capsella.nn import CapsuleConv2d, CapsuleLinear, RoutingLayer
 from capsella.routing import Routed
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "agreement": [{}, {"num_iters": 1}, {"prior": True, "squash": "exp"}, {"squash": "none", "num_iters": 2}],
+    "agreement": [
+        {},
+        {"normalise": "sources"},
+        {"num_iters": 1},
+        {"prior": True, "squash": "exp"},
+        {"squash": "none", "num_iters": 2},
+    ],
     "uniform": [{}, {"normalise": "sources"}, {"relu": "before"}, {"relu": "after", "squash": "exp"}],
     # temperatures at which activations differ visibly.
     "em": [{"inverse_temperature": 0.3}, {**R.peer2022_options(), "inverse_temperature": 0.3}, {"num_iters": 1}],
@@ -142,7 +148,15 @@ def test_another_image_s_couplings_do_no_harm_within_a_class() -> None:
     assert (found.own, found.other) == (1, 1)
 
 
-@pytest.mark.parametrize("options", [{"routing": "uniform"}, {"routing": "uniform", "normalise": "sources"}, {"num_iters": 1}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"routing": "uniform"},
+        {"routing": "uniform", "normalise": "sources"},
+        {"num_iters": 1},
+        {"num_iters": 1, "normalise": "sources"},
+    ],
+)
 def test_routing_does_not_matter_where_couplings_are_uniform(options: dict[str, Any]) -> None:
     model = randomised(
         Stack(CapsuleLinear(6, 4, 5, 4, bias=False, **options), CapsuleLinear(5, 4, 3, 4, bias=False, **options))

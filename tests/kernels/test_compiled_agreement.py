@@ -160,6 +160,7 @@ def test_it_is_taken_with_and_without_couplings_and_gives_the_same_bits() -> Non
         ({"dtype": torch.float64}, "dtype is float64; it needs float32"),
         ({"shared": True}, "one weight serves all lower capsules"),
         ({"rows": 2}, "rows=2; it needs vector poses"),
+        ({"normalise": "sources"}, "normalise='sources'; it needs 'targets'"),
     ],
 )
 def test_what_it_cannot_do_is_refused_with_a_reason(change: dict[str, Any], reason: str) -> None:
@@ -167,7 +168,7 @@ def test_what_it_cannot_do_is_refused_with_a_reason(change: dict[str, Any], reas
     rows = change.get("rows", 1)
     poses = torch.randn(B, I, LARGE.P, dtype=dtype)
     weight = torch.randn(1 if "shared" in change else I, LARGE.J, LARGE.P // rows, LARGE.D // rows, dtype=dtype)
-    options = {key: change[key] for key in ("num_iters", "rows") if key in change}
+    options = {key: change[key] for key in ("num_iters", "rows", "normalise") if key in change}
     with pytest.raises(UnsupportedCall, match=f"compiled: .*{reason}"):
         routing.vote_and_route("agreement", poses, weight, impl="compiled", **options)
 

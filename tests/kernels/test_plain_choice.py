@@ -11,8 +11,9 @@ from torch import Tensor
 
 from capsella import routing
 from capsella.kernels import compiled_agreement
+from capsella.kernels.compiler import find_compiler
 from capsella.routing import Call, UnsupportedCall, dispatch
-from capsella.routing.base import IMPLEMENTATIONS
+from capsella.routing.base import IMPLEMENTATIONS, Implementation
 from capsella.routing.dispatch import candidates, choices, choose
 from capsella.testing import Case, generator, make_options
 
@@ -188,6 +189,40 @@ def test_chunks_compile_to_one_graph_forward_and_backward(name: str) -> None:
         result = act(poses, weight)
         found.append((result, *torch.autograd.grad(result.square().sum(), inputs)))
     torch.testing.assert_close(*found)
+
+
+FAST = [entry for entry in candidates("agreement", "vote_and_route") if entry.name in ("chunked", "tiled", "compiled")]
+
+
+@pytest.mark.parametrize("entry", FAST, ids=lambda entry: entry.name)
+def test_a_softmax_over_the_lower_capsules_is_left_to_the_reference(
+    entry: Implementation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "IMPLEMENTATIONS", [other for other in IMPLEMENTATIONS if other.name != "fused"])
+    device = "cuda" if entry.name == "chunked" else "cpu"
+    sizes = {"B": 128, "I": 1152, "J": 10, "D": 16, "P": 8}
+    for num_iters in (1, 3):
+        options = {"num_iters": num_iters, "normalise": "sources"}
+        call = Call("agreement", "vote_and_route", device, torch.float32, sizes, False, 1, True, True, False, options)
+        told = entry.refuse(call)
+        assert "normalise='sources'; it needs 'targets', a softmax over the upper capsules" in told
+        assert choose(call).name == "reference"
+    assert chosen("agreement", LARGE, normalise="sources") == "reference"
+    assert chosen("agreement", LARGE, normalise="targets") == "tiled"
+    tensors, given = arguments("agreement", LARGE, normalise="sources")
+    with pytest.raises(UnsupportedCall, match=rf"{entry.name}: .*normalise='sources'; it needs 'targets'"):
+        routing.vote_and_route("agreement", *tensors, impl=entry.name, **given)
+    with pytest.raises(ValueError, match=r"^normalise='source' is unknown; did you mean 'sources'\?"):
+        routing.vote_and_route("agreement", *tensors, normalise="source")
+
+
+@pytest.mark.parametrize("entry", FAST, ids=lambda entry: entry.name)
+def test_the_usual_axis_may_be_named(entry: Implementation) -> None:
+    if entry.name == "compiled" and not find_compiler():
+        pytest.skip("there is no C++ compiler")
+    tensors, given = arguments("agreement", LARGE)
+    # past the dispatcher, which would refuse a CPU.
+    assert torch.equal(entry.run(*tensors, normalise="targets", **given).poses, entry.run(*tensors, **given).poses)
 
 
 def test_one_iteration_of_agreement_is_a_product_at_any_size() -> None:

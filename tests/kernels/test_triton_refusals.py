@@ -100,6 +100,14 @@ def test_a_compiler_can_follow_the_choice(differs: dict[str, Any]) -> None:
     assert torch.equal(torch.compile(chosen, fullgraph=True, backend="eager")(poses), chosen(poses))
 
 
+def test_agreement_over_the_lower_capsules_is_refused_and_uniform_routing_is_not() -> None:
+    call = replace(GOOD, options={"normalise": "sources"})
+    assert fused.refuse(call) == ["normalise='sources'; it needs 'targets', a softmax over the upper capsules"]
+    assert choose(call).name == "reference"
+    assert fused.refuse(replace(call, algorithm="uniform")) == []
+    assert fused.refuse(replace(call, options={"normalise": "targets"})) == []
+
+
 def test_all_reasons_are_told_together() -> None:
     call = replace(GOOD, dtype=torch.float64, need_couplings=True, sizes={**SIZES, "P": 65, "D": 66})
     assert len(fused.refuse(call)) == 4

@@ -111,8 +111,8 @@ def test_capsules_and_routed_agree_with_the_prediction(subject: Subject) -> None
         assert torch.equal(above.reshape(result.poses.shape), result.poses)
         assert len(result.trace) == (3 if layer.algorithm.is_iterative else 1)
         assert torch.equal(result.trace[-1], result.couplings)
-        if layer.algorithm.normalised and layer.options.get("normalise") != "sources":
-            sums = result.couplings.sum(dim=-1)
+        if layer.algorithm.normalised:
+            sums = result.couplings.sum(dim=1 if layer.options.get("normalise") == "sources" else 2)
             torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-5)
 
 

@@ -19,7 +19,7 @@ from torch.nn.functional import conv2d, dropout, max_pool2d
 from capsella.models import CapsuleNet, Model, create_model, entry, list_models
 from capsella.nn import CapsuleConv2d, RoutingLayer
 from capsella.nn.init import initialise_
-from capsella.routing import Routed
+from capsella.routing import Routed, agreement
 
 EXACT = {"rtol": 1e-11, "atol": 1e-13}
 # oblong, so that rows and columns cannot be exchanged; larger where a trunk needs it.
@@ -78,7 +78,7 @@ def trainable(*sizes: int, relu: str, rows: int = 1, window: Any = None) -> Laye
 
 
 FULL = (1152, 8, 10, 16)  # Conv9, Conv9/2 on 28×28: 6·6·32 capsules of 8
-THRICE, BETAS = {"num_iters": 3}, ("beta_a", "beta_u")
+THRICE, BETAS = {"num_iters": 3, "normalise": "targets"}, ("beta_a", "beta_u")
 DEEP = ((1152, 8, 16, 12), (16, 12, 16, 12), (16, 12, 16, 12), (16, 12, 10, 16))
 # at the paper's size, 28×28 but for these two.
 PAPER_SIZES = {"gcapsnet_multi": {"image_size": 32, "in_channels": 3}, "parse_capsnet": {"image_size": 40}}
@@ -238,6 +238,12 @@ def test_other_trunks_of_peer2022_s_nets_are_as_written(name: str, options: dict
     assert_path(shaken(create_model(name, image_size=SIZES.get(name, (25, 29)), **options)), path)
 
 
+SMALLER: dict[str, dict[str, Any]] = {
+    "deep_capsnet": {"depth": 3, "channels": 8, "types": 2, "reconstruction": "none"},
+    "parse_capsnet": {"capsules": (5, 4, 10), "backbone": "small", "reconstruction": "none"},
+}
+
+
 def settings(layer: RoutingLayer) -> Layer:
     algorithm, tuned = layer.algorithm, {"normalise", *em(1e-3)}
     assert tuned >= layer.options.keys()
@@ -277,6 +283,41 @@ def test_peer2022_s_nets_by_em_run_it_as_coded(name: str) -> None:
     sizes = [(I, hidden.get(P, P), J, hidden.get(D, D)) for I, P, J, D in (layer.sizes for layer in LAYERS[name])]
     expected = [Layer(size, "em", None, as_coded, BETAS, bias=True) for size in sizes]
     assert [settings(layer) for layer in model.layers] == expected
+
+
+@pytest.mark.parametrize("routing", ["agreement", "uniform"])
+@pytest.mark.parametrize("name", ["capsnet", "aff_capsnet", "deep_capsnet", "parse_capsnet"])
+def test_nets_hand_on_over_what_couplings_sum_to_one(name: str, routing: str) -> None:
+    for normalise in ("targets", "sources"):
+        with torch.device("meta"):
+            model = create_model(name, **PAPER_SIZES.get(name, {}), routing=routing, normalise=normalise)
+        assert {settings(layer).options["normalise"] for layer in model.layers} == {normalise}
+        assert model.config["normalise"] == normalise
+
+
+def test_over_what_couplings_sum_to_one_is_no_question_to_other_routings() -> None:
+    for name in ("deep_capsnet", "parse_capsnet"):
+        with pytest.raises(TypeError, match=r"routing='trainable': option='normalise' is unknown"):
+            create_model(name, routing="trainable", normalise="sources")
+        with pytest.raises(ValueError, match=r"^normalise='source' is unknown; did you mean 'sources'\?"):
+            create_model(name, **SMALLER[name], normalise="source").eval()(torch.rand(1, 1, 28, 28))
+
+
+def test_a_parse_tree_net_over_the_sources_is_routing_over_the_sources() -> None:
+    torch.manual_seed(0)
+    model = create_model("parse_capsnet", **SMALLER["parse_capsnet"], normalise="sources").double().eval()
+    with torch.no_grad():
+        for layer in model.layers:
+            layer.prior.normal_()
+    images = torch.rand(2, 1, 28, 28, dtype=torch.float64)
+    below, *above = model.capsules(images)
+    for layer, expected in zip(model.layers, above, strict=True):
+        votes = torch.einsum("bip,ijpd->bijd", below, layer.weight)
+        below = agreement(votes, normalise="sources", prior=layer.prior, squash="exp").poses
+        torch.testing.assert_close(below, expected, rtol=1e-10, atol=1e-12)
+    loss = model(images, torch.tensor([1, 0])).scores.sum()
+    for layer, gradient in zip(model.layers, torch.autograd.grad(loss, [each.prior for each in model.layers]), strict=True):
+        assert gradient.abs().max() > 0, layer
 
 
 @pytest.mark.parametrize("name", list_models())

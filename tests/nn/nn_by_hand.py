@@ -12,7 +12,7 @@ from capsella.nn import RoutingLayer
 from capsella.routing import Routed
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "agreement": {"num_iters": 2},
+    "agreement": {"num_iters": 2, "normalise": "sources"},
     "uniform": {"normalise": "sources"},
     # a temperature at which activations differ visibly.
     "em": {"inverse_temperature": 0.3},

@@ -55,7 +55,8 @@ def test_a_learned_prior_is_where_agreement_starts() -> None:
     assert layer.prior.shape == (I, J)
     assert_same(layer(poses), route_by_hand(layer, poses, prior=layer.prior))
     first = layer(poses, trace=True).trace[0]
-    torch.testing.assert_close(first, layer.prior.softmax(dim=-1).expand(B, I, J), rtol=1e-12, atol=0)
+    # over the sources, by OPTIONS.
+    torch.testing.assert_close(first, layer.prior.softmax(dim=0).expand(B, I, J), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
@@ -224,6 +225,7 @@ def test_a_fresh_layer_starts_as_documented() -> None:
         ({"num_iters": 0}, ValueError, "num_iters=0 is too small; expected an int of at least 1"),
         ({"num_iters": 2.0}, TypeError, "num_iters=2.0 has type float"),
         ({"routing": "uniform", "normalise": "source"}, ValueError, "normalise='source' is unknown; did you mean 'sources'?"),
+        ({"normalise": "source"}, ValueError, "normalise='source' is unknown; did you mean 'sources'?"),
         ({"squash": "sabor"}, ValueError, "squash='sabor' is unknown; did you mean 'sabour'?"),
         ({"routing": "em", "squash": "exp"}, ValueError, "squash='exp' does not go with routing='em'"),
         ({"relu": "befor", "routing": "uniform"}, ValueError, "relu='befor' is unknown; did you mean 'before'?"),

@@ -133,6 +133,7 @@ def test_the_others_start_betas_at_zero(name: str) -> None:
         ({}, I**-0.5),
         ({"shared": True}, I**-0.5),
         ({"routing": "uniform"}, I**-0.5),
+        ({"normalise": "sources"}, P**-0.5),
         ({"routing": "uniform", "normalise": "sources"}, P**-0.5),
         ({"routing": "uniform", "normalise": "sources", "shared": True}, P**-0.5),
     ],

@@ -46,9 +46,13 @@ def measured_lengths(model: nn.Module, images: Tensor) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("routing", ["agreement", "uniform", "trainable", "quadratic"])
-def test_every_layer_of_a_twelve_layer_net_reaches_one_half(routing: str, bias: bool) -> None:
-    net, images = stack(12, routing=routing, bias=bias), capsules(16, 8, 6)
+@pytest.mark.parametrize(
+    "options",
+    [*({"routing": name} for name in ("agreement", "uniform", "trainable", "quadratic")), {"normalise": "sources"}],
+    ids=str,
+)
+def test_every_layer_of_a_twelve_layer_net_reaches_one_half(options: dict[str, Any], bias: bool) -> None:
+    net, images = stack(12, **options, bias=bias), capsules(16, 8, 6)
     before = [layer.weight.detach().clone() for layer in net]
     others = {k: v.clone() for k, v in net.state_dict().items() if not k.endswith("weight")}
     report = length_preserving_(net, images)
@@ -63,10 +67,12 @@ def test_every_layer_of_a_twelve_layer_net_reaches_one_half(routing: str, bias: 
         assert torch.equal(net.state_dict()[key], value), key
 
 
-@pytest.mark.parametrize("routing", ["agreement", "uniform", "trainable"])
-def test_a_parse_tree_net_of_twelve_routing_layers_reaches_one_half(routing: str) -> None:
+@pytest.mark.parametrize(
+    "options", [*({"routing": name} for name in ("agreement", "uniform", "trainable")), {"normalise": "sources"}], ids=str
+)
+def test_a_parse_tree_net_of_twelve_routing_layers_reaches_one_half(options: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    net = create_model("parse_capsnet", routing=routing, capsules=(16,) * 12 + (10,), reconstruction="none").train()
+    net = create_model("parse_capsnet", **options, capsules=(16,) * 12 + (10,), reconstruction="none").train()
     images = torch.rand(8, 1, 28, 28, generator=torch.Generator().manual_seed(1))
     buffers = {key: value.clone() for key, value in net.named_buffers()}
     assert any(key.endswith("running_mean") for key in buffers)

@@ -77,6 +77,7 @@ def agreement(
     votes: Nested,
     *,
     num_iters: int = 3,
+    normalise: str = "targets",
     bias: Nested | None = None,
     prior: Nested | None = None,
     squash: str = "sabour",
@@ -87,7 +88,11 @@ def agreement(
         b = [list(row) for row in prior] if prior else [[0.0] * J for _ in range(I)]
         trace = []
         for _ in range(num_iters):
-            c = [softmax(row) for row in b]
+            if normalise == "targets":
+                c = [softmax(row) for row in b]
+            else:
+                columns = [softmax([b[i][j] for i in range(I)]) for j in range(J)]
+                c = [[columns[j][i] for j in range(J)] for i in range(I)]
             trace.append(c)
             poses = combine(sample, c, bias, squash)
             for i in range(I):

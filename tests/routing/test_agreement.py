@@ -59,6 +59,60 @@ def test_the_prior_is_where_the_logits_start_not_a_term_of_every_iteration() -> 
     assert result.couplings[0, 0, 0].item() == pytest.approx(logistic(1.0 + 2 * logistic(1.0)), rel=1e-14)
 
 
+def test_over_the_sources_by_hand() -> None:
+    # votes 1 and 0 for the first, 2 and 0 for the second, no squash. Means: ½ and 1; logits ½, 0 and 2, 0.
+    votes = torch.tensor([[[[1.0], [2.0]], [[0.0], [0.0]]]], dtype=torch.float64)
+    first, second = logistic(0.5), logistic(2.0)
+    result = agreement(votes, num_iters=2, normalise="sources", squash="none", trace=True)
+    assert result.trace is not None
+    torch.testing.assert_close(result.trace[0], torch.full((1, 2, 2), 0.5, dtype=torch.float64))
+    expected = torch.tensor([[[first, second], [1 - first, 1 - second]]], dtype=torch.float64)
+    torch.testing.assert_close(result.trace[1], expected)
+    torch.testing.assert_close(result.poses, torch.tensor([[[first], [2 * second]]], dtype=torch.float64))
+
+
+def test_a_prior_over_the_sources_by_hand() -> None:
+    # the first capsule reads its lower ones 3 : 1, and the second 1 : 1 wherever its logits start.
+    votes = torch.tensor([[[[4.0], [4.0]], [[0.0], [0.0]]]], dtype=torch.float64)
+    prior = torch.tensor([[math.log(3.0), 7.0], [0.0, 7.0]], dtype=torch.float64)
+    result = agreement(votes, num_iters=1, normalise="sources", prior=prior, squash="none")
+    torch.testing.assert_close(result.couplings, torch.tensor([[[0.75, 0.5], [0.25, 0.5]]], dtype=torch.float64))
+    assert result.poses.flatten().tolist() == pytest.approx([3.0, 2.0], rel=1e-14)
+
+
+@pytest.mark.parametrize("normalise", ["targets", "sources"])
+def test_what_is_added_to_all_logits_of_a_softmax_changes_nothing(normalise: str) -> None:
+    case = SMALL[1]
+    votes, prior = make_votes_input(case), make_options("agreement", case, optional=True)["prior"]
+    shift = torch.randn(case.I, case.J, dtype=torch.float64)
+    shift = shift[:, :1] if normalise == "targets" else shift[:1]
+    plain, moved = (agreement(votes, normalise=normalise, prior=each) for each in (prior, prior + shift))
+    torch.testing.assert_close(moved.poses, plain.poses, rtol=1e-12, atol=1e-13)
+    other = agreement(votes, normalise="sources" if normalise == "targets" else "targets", prior=prior + shift)
+    assert not torch.allclose(other.poses, plain.poses)
+
+
+def test_over_the_sources_a_capsule_does_not_see_the_votes_for_others() -> None:
+    votes = make_votes_input(SMALL[0])
+    changed = votes.clone()
+    changed[:, :, 1:] = 3 * changed[:, :, 1:] + 1
+    mean, changed_mean = (agreement(each, normalise="sources").poses for each in (votes, changed))
+    assert torch.equal(mean[:, 0], changed_mean[:, 0])
+    shares, changed_shares = (agreement(each).poses for each in (votes, changed))
+    assert not torch.allclose(shares[:, 0], changed_shares[:, 0])
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 100.0])
+def test_over_the_sources_no_capsule_is_longer_than_the_longest_vote_for_it(scale: float) -> None:
+    case = SMALL[1]
+    votes = make_votes_input(case, scale=scale)
+    longest = votes.norm(dim=-1).amax(dim=1)
+    assert (agreement(votes, normalise="sources", squash="none").activations <= longest * (1 + 1e-12)).all()
+    # of shares the sum may be longer: 13 lower capsules divide themselves among 7.
+    alike = torch.ones_like(votes) * scale
+    assert (agreement(alike, squash="none").activations > alike.norm(dim=-1).amax(dim=1)).all()
+
+
 def test_three_iterations_are_the_default() -> None:
     votes = make_votes_input(SMALL[0])
     assert torch.equal(agreement(votes).poses, agreement(votes, num_iters=3).poses)
@@ -67,19 +121,22 @@ def test_three_iterations_are_the_default() -> None:
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
 @pytest.mark.parametrize("num_iters", [1, 2, 3, 4])
-def test_every_option_agrees_with_the_independent_computation(case: Case, num_iters: int) -> None:
+@pytest.mark.parametrize("normalise", ["targets", "sources"])
+def test_every_option_agrees_with_the_independent_computation(case: Case, normalise: str, num_iters: int) -> None:
     votes, tensors = make_votes_input(case), make_options("agreement", case, optional=True)
     kept: list[tuple[str, ...]] = [(), ("bias",), ("prior",), ("bias", "prior")]
     for keys, squash in itertools.product(kept, KINDS):
-        options: dict[str, Any] = {"num_iters": num_iters, "squash": squash, **{key: tensors[key] for key in keys}}
+        options: dict[str, Any] = {"num_iters": num_iters, "normalise": normalise, "squash": squash}
+        options |= {key: tensors[key] for key in keys}
         assert_agrees(agreement(votes, trace=True, **options), oracle("agreement", votes, options))
 
 
-def test_gradients_flow_through_the_couplings_of_all_iterations() -> None:
+@pytest.mark.parametrize("normalise", ["targets", "sources"])
+def test_gradients_flow_through_the_couplings_of_all_iterations(normalise: str) -> None:
     votes = make_votes_input(SMALL[0]).requires_grad_()
-    result = agreement(votes, trace=True)
+    result = agreement(votes, normalise=normalise, trace=True)
     assert result.trace is not None
     assert not result.trace[0].requires_grad
     for couplings in result.trace[1:]:
-        (gradient,) = torch.autograd.grad(couplings[:, :, 0].sum(), votes, retain_graph=True)
+        (gradient,) = torch.autograd.grad(couplings[:, 0, 0].sum(), votes, retain_graph=True)
         assert gradient.abs().max() > 1e-3

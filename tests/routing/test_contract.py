@@ -25,7 +25,10 @@ OTHERS |= {"inverse_temperature", "eps", "cost_log", "normaliser", "output"}
 PLAIN = SMALL[0]
 TINY = Case("tiny", B=2, I=4, J=3, D=2, P=2)
 HALF_AND_SINGLE = [torch.float32, torch.bfloat16]
-everything = pytest.mark.parametrize("name", routing.names())
+# every algorithm, and once more over the other axis where it has both.
+WAYS: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in routing.names()]
+WAYS += [(name, {"normalise": "sources"}) for name in routing.names() if "normalise" in routing.get(name).options]
+everything = pytest.mark.parametrize(("name", "way"), WAYS, ids=["-".join([name, *way.values()]) for name, way in WAYS])
 
 
 def route(name: str, votes: Tensor, **options: Any) -> Routed:
@@ -48,7 +51,8 @@ def close(result: Routed, expected: Routed, rounding: float = 1e-12) -> None:
 def take(tensors: dict[str, Any], axis: str, index: Tensor) -> dict[str, Any]:
     """Select from every tensor that has ``axis``."""
     return {
-        key: value.index_select(AXES[key].index(axis), index) if axis in AXES[key] else value for key, value in tensors.items()
+        key: value.index_select(AXES[key].index(axis), index) if axis in AXES.get(key, "") else value
+        for key, value in tensors.items()
     }
 
 
@@ -79,16 +83,16 @@ def test_an_algorithm_without_tests_of_its_own_is_noticed() -> None:
 @everything
 @pytest.mark.parametrize("optional", [False, True], ids=["bare", "all-tensors"])
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
-def test_it_agrees_with_an_independent_computation(name: str, case: Case, optional: bool) -> None:
-    votes, options = make_votes_input(case), make_options(name, case, optional=optional)
+def test_it_agrees_with_an_independent_computation(name: str, way: dict[str, Any], case: Case, optional: bool) -> None:
+    votes, options = make_votes_input(case), make_options(name, case, optional=optional) | way
     assert_agrees(route(name, votes, trace=True, **options), oracle(name, votes, options))
 
 
 @everything
 @pytest.mark.parametrize("dtype", [*HALF_AND_SINGLE, torch.float64])
-def test_shapes_follow_the_letters_and_the_dtype_is_kept(name: str, dtype: torch.dtype) -> None:
+def test_shapes_follow_the_letters_and_the_dtype_is_kept(name: str, way: dict[str, Any], dtype: torch.dtype) -> None:
     for case in SMALL:
-        options = make_options(name, case, dtype=dtype, optional=True)
+        options = make_options(name, case, dtype=dtype, optional=True) | way
         result = route(name, make_votes_input(case, dtype=dtype), trace=True, **options)
         assert result.poses.shape == (case.B, case.J, case.D)
         assert result.activations.shape == (case.B, case.J)
@@ -100,7 +104,9 @@ def test_shapes_follow_the_letters_and_the_dtype_is_kept(name: str, dtype: torch
 @pytest.mark.parametrize("optional", [False, True], ids=["bare", "all-tensors"])
 @pytest.mark.parametrize("dtype", HALF_AND_SINGLE)
 @pytest.mark.parametrize("scale", [0.0, 1e-20, 1e4])
-def test_values_and_gradients_are_finite(name: str, scale: float, dtype: torch.dtype, optional: bool) -> None:
+def test_values_and_gradients_are_finite(
+    name: str, way: dict[str, Any], scale: float, dtype: torch.dtype, optional: bool
+) -> None:
     entry = routing.get(name)
     variants: list[dict[str, Any]] = [{"squash": kind} for kind in KINDS] if "squash" in entry.options else [{}]
     if "output" in entry.options:
@@ -112,7 +118,7 @@ def test_values_and_gradients_are_finite(name: str, scale: float, dtype: torch.d
             if entry.needs_activations:
                 tensors["activations"] = (tensors["activations"].double() * strength).to(dtype)
             tensors = {key: value.requires_grad_() for key, value in tensors.items()}
-            outputs = parts(route(name, **tensors, **variant, trace=True))
+            outputs = parts(route(name, **tensors, **variant, **way, trace=True))
             total = torch.stack([part.float().sum() for part in outputs]).sum()
             gradients = torch.autograd.grad(total, list(tensors.values()), allow_unused=True)
             assert all(part.isfinite().all() for part in outputs), (variant, strength)
@@ -124,11 +130,12 @@ def test_values_and_gradients_are_finite(name: str, scale: float, dtype: torch.d
 @everything
 @pytest.mark.parametrize("dtype", [*HALF_AND_SINGLE, torch.float64])
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
-def test_couplings_sum_to_one_over_the_upper_capsules_where_they_say_so(name: str, dtype: torch.dtype, scale: float) -> None:
+def test_couplings_sum_to_one_over_what_they_say(name: str, way: dict[str, Any], dtype: torch.dtype, scale: float) -> None:
+    over = "I" if way.get("normalise") == "sources" else "J"
     for case in SMALL:
         votes = make_votes_input(case, dtype=dtype, scale=scale)
-        result = route(name, votes, trace=True, **make_options(name, case, dtype=dtype, optional=True))
-        sums = torch.stack(parts(result)[2:]).double().sum(dim=-1)
+        result = route(name, votes, trace=True, **make_options(name, case, dtype=dtype, optional=True), **way)
+        sums = torch.stack(parts(result)[2:]).double().sum(dim="BIJ".index(over) - 3)
         if routing.get(name).normalised:
             # each entry is rounded once to its dtype; the sums behind them are float32 at least.
             assert (sums - 1).abs().max() <= 4 * torch.finfo(dtype).eps
@@ -138,10 +145,10 @@ def test_couplings_sum_to_one_over_the_upper_capsules_where_they_say_so(name: st
 
 @everything
 @pytest.mark.parametrize("axis", ["I", "J"])
-def test_it_is_equivariant_under_permutations(name: str, axis: str) -> None:
+def test_it_is_equivariant_under_permutations(name: str, way: dict[str, Any], axis: str) -> None:
     case = SMALL[1]
     order = torch.randperm(getattr(case, axis))
-    votes, options = make_votes_input(case), make_options(name, case, optional=True)
+    votes, options = make_votes_input(case), make_options(name, case, optional=True) | way
     result = route(name, votes, trace=True, **options)
     moved = route(name, votes.index_select("BIJD".index(axis), order), trace=True, **take(options, axis, order))
     layouts = ["BJD", "BJ", *["BIJ"] * (1 + len(result.trace or ()))]
@@ -152,10 +159,10 @@ def test_it_is_equivariant_under_permutations(name: str, axis: str) -> None:
 
 @everything
 @pytest.mark.parametrize("size", [1, 4, 10])
-def test_ten_samples_in_batches_give_what_they_give_at_once(name: str, size: int) -> None:
+def test_ten_samples_in_batches_give_what_they_give_at_once(name: str, way: dict[str, Any], size: int) -> None:
     # 4 leaves a last, partial batch of 2: nothing may depend on it being full, and nothing may be lost.
     case = Case("ten", B=10, I=6, J=4, D=5, P=1)
-    votes, options = make_votes_input(case), make_options(name, case, optional=True)
+    votes, options = make_votes_input(case), make_options(name, case, optional=True) | way
     pieces = [
         parts(route(name, votes[chunk], trace=True, **take(options, "B", chunk))) for chunk in torch.arange(10).split(size)
     ]
@@ -165,8 +172,8 @@ def test_ten_samples_in_batches_give_what_they_give_at_once(name: str, size: int
 
 
 @everything
-def test_a_sample_does_not_see_its_neighbours(name: str) -> None:
-    votes, options = make_votes_input(PLAIN), make_options(name, PLAIN, optional=True)
+def test_a_sample_does_not_see_its_neighbours(name: str, way: dict[str, Any]) -> None:
+    votes, options = make_votes_input(PLAIN), make_options(name, PLAIN, optional=True) | way
     other = votes.clone()
     other[1:] = 7 * other[1:] + 1
     before, after = route(name, votes, trace=True, **options), route(name, other, trace=True, **options)
@@ -177,7 +184,7 @@ def test_a_sample_does_not_see_its_neighbours(name: str) -> None:
 
 @everything
 @pytest.mark.parametrize("optional", [False, True], ids=["bare", "all-tensors"])
-def test_gradients_of_votes_and_every_tensor_option_pass_gradcheck(name: str, optional: bool) -> None:
+def test_gradients_of_votes_and_every_tensor_option_pass_gradcheck(name: str, way: dict[str, Any], optional: bool) -> None:
     tensors = {"votes": make_votes_input(TINY), **make_options(name, TINY, optional=optional)}
     entry = routing.get(name)
     assert set(tensors) == {"votes", *(k for k in AXES if k in entry.options and (optional or k not in ("bias", "prior")))}
@@ -185,15 +192,15 @@ def test_gradients_of_votes_and_every_tensor_option_pass_gradcheck(name: str, op
     extra = {"inverse_temperature": 0.3, "eps": 0.1} if "inverse_temperature" in entry.options else {}
 
     def outputs(*values: Tensor) -> tuple[Tensor, ...]:
-        return tuple(parts(route(name, **dict(zip(tensors, values, strict=True)), **extra)))
+        return tuple(parts(route(name, **dict(zip(tensors, values, strict=True)), **extra, **way)))
 
     leaves = [value.requires_grad_() for value in tensors.values()]
     assert gradcheck(outputs, leaves, atol=1e-8, rtol=1e-5)
 
 
 @everything
-def test_the_trace_has_one_entry_per_iteration_and_ends_with_the_couplings(name: str) -> None:
-    votes, options = make_votes_input(PLAIN), make_options(name, PLAIN)
+def test_the_trace_has_one_entry_per_iteration_and_ends_with_the_couplings(name: str, way: dict[str, Any]) -> None:
+    votes, options = make_votes_input(PLAIN), make_options(name, PLAIN) | way
     assert route(name, votes, **options).trace is None
     for iterations in (1, 2, 4) if routing.get(name).is_iterative else (1,):
         count = {"num_iters": iterations} if routing.get(name).is_iterative else {}
@@ -204,8 +211,8 @@ def test_the_trace_has_one_entry_per_iteration_and_ends_with_the_couplings(name:
 
 
 @everything
-def test_couplings_that_are_not_needed_are_not_returned(name: str) -> None:
-    votes, options = make_votes_input(PLAIN), make_options(name, PLAIN, optional=True)
+def test_couplings_that_are_not_needed_are_not_returned(name: str, way: dict[str, Any]) -> None:
+    votes, options = make_votes_input(PLAIN), make_options(name, PLAIN, optional=True) | way
     bare, full = route(name, votes, need_couplings=False, **options), route(name, votes, **options)
     assert bare.couplings is None
     assert bare.trace is None
@@ -214,9 +221,10 @@ def test_couplings_that_are_not_needed_are_not_returned(name: str) -> None:
 
 
 @everything
-def test_half_precision_votes_are_summed_in_float32(name: str) -> None:
+def test_half_precision_votes_are_summed_in_float32(name: str, way: dict[str, Any]) -> None:
     case = Case("many", B=2, I=300, J=5, D=4, P=1)
-    votes, options = make_votes_input(case, dtype=torch.bfloat16), make_options(name, case, dtype=torch.float32, optional=True)
+    votes = make_votes_input(case, dtype=torch.bfloat16)
+    options = make_options(name, case, dtype=torch.float32, optional=True) | way
     half, single = route(name, votes, **options), route(name, votes.float(), **options)
     for a, b in zip(parts(half), parts(single), strict=True):
         assert torch.equal(a, b.bfloat16())
@@ -224,11 +232,11 @@ def test_half_precision_votes_are_summed_in_float32(name: str) -> None:
 
 @everything
 @pytest.mark.parametrize(("sources", "rows"), [(6, 1), (1, 1), (6, 2), (1, 2)])
-def test_vote_and_route_equals_votes_then_routing(name: str, sources: int, rows: int) -> None:
+def test_vote_and_route_equals_votes_then_routing(name: str, way: dict[str, Any], sources: int, rows: int) -> None:
     case = Case("matrix", B=3, I=6, J=4, D=6, P=4)
     poses = torch.randn(case.B, case.I, case.P, dtype=torch.float64)
     weight = torch.randn(sources, case.J, case.P // rows, case.D // rows, dtype=torch.float64)
-    options = make_options(name, case, optional=True)
+    options = make_options(name, case, optional=True) | way
     expected = route(name, make_votes(poses, weight, rows=rows), trace=True, **options)
     # whoever runs by default may add up in another order.
     for impl, rounding in (("reference", 0.0), ("auto", 1e-12)):
@@ -236,9 +244,10 @@ def test_vote_and_route_equals_votes_then_routing(name: str, sources: int, rows:
         close(result, expected, rounding=rounding)
 
 
-def test_one_iteration_of_agreement_without_a_prior_equals_uniform() -> None:
+@pytest.mark.parametrize("normalise", ["targets", "sources"])
+def test_one_iteration_of_agreement_without_a_prior_equals_uniform(normalise: str) -> None:
     for case in SMALL:
         for bias in (None, torch.randn(case.J, case.D, dtype=torch.float64)):
             for squash in KINDS:
-                votes, options = make_votes_input(case), {"bias": bias, "squash": squash}
+                votes, options = make_votes_input(case), {"normalise": normalise, "bias": bias, "squash": squash}
                 close(route("agreement", votes, num_iters=1, **options), route("uniform", votes, **options), rounding=1e-15)

@@ -124,6 +124,7 @@ def test_a_number_of_iterations_that_is_no_count(name: str, value: Any, error: t
     [
         *((name, "squash", "sabor", "sabour") for name in ("agreement", "uniform", "trainable", "quadratic")),
         ("uniform", "normalise", "target", "targets"),
+        ("agreement", "normalise", "source", "sources"),
         ("em", "cost_log", "varianc", "variance"),
         ("em", "normaliser", "gausian", "gaussian"),
         ("em", "output", "scale", "scaled"),

@@ -18,6 +18,7 @@ from capsella import routing
 from capsella.functional.squash import KINDS
 from capsella.nn import CapsuleLinear
 from capsella.routing import Routed, agreement, em
+from capsella.routing.base import NORMALISATIONS
 from capsella.testing import generator
 
 sizes = st.tuples(*[st.integers(1, 6)] * 4)
@@ -39,12 +40,20 @@ def assert_negated(result: Routed, negated: Routed) -> None:
     assert torch.equal(result.poses, -negated.poses)
 
 
-@given(size=sizes, seed=seeds, scale=scales, num_iters=st.integers(1, 4), squash=st.sampled_from(KINDS), prior=st.booleans())
+@given(
+    size=sizes,
+    seed=seeds,
+    scale=scales,
+    num_iters=st.integers(1, 4),
+    normalise=st.sampled_from(NORMALISATIONS),
+    squash=st.sampled_from(KINDS),
+    prior=st.booleans(),
+)
 def test_agreement_couples_a_vote_and_its_negative_alike_in_every_iteration(
-    size: tuple[int, ...], seed: int, scale: float, num_iters: int, squash: str, prior: bool
+    size: tuple[int, ...], seed: int, scale: float, num_iters: int, normalise: str, squash: str, prior: bool
 ) -> None:
     votes = draw(seed, *size) * scale
-    options: dict[str, Any] = {"num_iters": num_iters, "squash": squash, "trace": True}
+    options: dict[str, Any] = {"num_iters": num_iters, "normalise": normalise, "squash": squash, "trace": True}
     options["prior"] = draw(seed + 1, *size[1:3]) if prior else None
     assert_negated(agreement(votes, **options), agreement(-votes, **options))
 

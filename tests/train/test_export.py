@@ -105,6 +105,7 @@ def test_a_model_without_decoder_exports_what_it_has_at_the_opset_that_is_asked_
 
 SMALL = {
     "agreement": ("capsnet_small", {"routing": "agreement"}),
+    "agreement over the sources": ("capsnet_small", {"normalise": "sources", "reconstruction": "none"}),
     "em": ("capsnet_small", {"routing": "em", "num_iters": 2, "reconstruction": "none"}),
     "uniform": ("capsnet_small", {"routing": "uniform", "reconstruction": "none"}),
     "trainable": ("capsnet_small", {"routing": "trainable", "reconstruction": "none"}),
@@ -126,7 +127,7 @@ def test_a_pt2_file_is_the_model_for_every_routing(routing: str, tmp_path: Path)
 
 
 def test_every_routing_algorithm_is_exported_above() -> None:
-    assert set(SMALL) - {"none"} == set(capsella.routing.names())
+    assert set(SMALL) - {"none", "agreement over the sources"} == set(capsella.routing.names())
 
 
 def test_a_pt2_file_needs_no_capsella_and_holds_no_pickle(tmp_path: Path) -> None:
@@ -165,7 +166,9 @@ def test_every_model_can_be_exported(name: str, scale: float, format: str, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{"routing": "em"}, {"routing": "quadratic"}, {"routing": "trainable"}])
+@pytest.mark.parametrize(
+    "options", [*({"routing": name} for name in ("em", "quadratic", "trainable")), {"normalise": "sources"}]
+)
 def test_other_routings_can_be_exported_to_onnx(options: dict[str, Any], tmp_path: Path) -> None:
     model = make(**options)
     done = export_model(model, tmp_path / "net.onnx")

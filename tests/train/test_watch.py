@@ -237,6 +237,20 @@ def test_dynamics_are_those_of_live_sources_as_the_doctor_takes_them() -> None:
     assert record["layers"][0]["dyr"] == pytest.approx(found["layer1/dyr"])
 
 
+def test_over_the_sources_dynamics_are_of_live_targets_that_choose_among_live_sources() -> None:
+    # the second target and the third source are dead, and their couplings move most.
+    first = torch.tensor([[0.5, 1.0], [0.3, 0.0], [0.2, 0.0]])
+    second = torch.tensor([[0.3, 0.0], [0.5, 0.0], [0.2, 1.0]])
+    lower = torch.tensor([[[1.0], [1.0], [0.0]]]).expand(2, 3, 1)
+    upper = torch.tensor([[[1.0], [0.0]]]).expand(2, 2, 1)
+    seen = seen_layer(lower, upper, couplings=torch.stack([first, second]), normalise="sources")
+    found, _ = figures_of([seen])
+    # both live couplings move by 0.1 about their mean; perfect routing among two would move them by 0.5.
+    assert found["layer1/dyr"] == pytest.approx(0.2)
+    shares = torch.tensor([0.5, 0.3, 0.2])
+    assert found["layer1/entropy"] == pytest.approx(float(torch.special.entr(shares).sum()) / math.log(3) / 2)
+
+
 def test_what_is_no_number_is_left_out() -> None:
     uniform = torch.full((3, 2, 2), 0.5)
     assert {"layer1/dyr", "layer1/entropy"} <= set(figures_of([layer([[1, 1]] * 3, uniform)])[0])

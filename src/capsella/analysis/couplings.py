@@ -1,4 +1,9 @@
-"""How couplings move: from image to image (mitterreiter2023's dynamics), among targets, from iteration to iteration."""
+"""How couplings move: from image to image (mitterreiter2023's dynamics), among targets, from iteration to iteration.
+
+A row of couplings is what one lower capsule gives to its targets. Where the softmax goes over the lower capsules instead
+(``normalise="sources"``) an upper capsule chooses among them: every metric here is then of the couplings the other way round,
+[N, J, I], with "source" and "target" exchanged. ``Seen.by_chooser`` turns them so; the doctor and ``watch`` do it.
+"""
 
 from __future__ import annotations
 
@@ -93,15 +98,25 @@ def routing_dynamics(couplings: Tensor, *, alive: Tensor | None = None, alive_so
     return found.compute(alive=alive, alive_sources=alive_sources)
 
 
-def live_dynamics(streamed: RoutingDynamics, dead_sources: Tensor, dead_targets: Tensor, *, windows: int = 1) -> Dynamics:
+def live_dynamics(
+    streamed: RoutingDynamics,
+    dead_sources: Tensor,
+    dead_targets: Tensor,
+    *,
+    windows: int = 1,
+    normalise: str = "targets",
+) -> Dynamics:
     """Return the dynamics among the living, as mitterreiter2023's Table 1 has them.
 
     Args:
-        streamed: has seen the couplings [N, L·I, J].
+        streamed: has seen the couplings [N, L·I, J], for ``"sources"`` the other way round, [N, L·J, I].
         dead_sources: boolean [L·I], lower capsules as the couplings have them: of a convolution, once for every window.
         dead_targets: boolean [L·J], upper capsules of all windows; a target is alive if it is so in any of them.
         windows: L.
+        normalise: who chooses among whom: for ``"sources"`` upper capsules among lower ones.
     """
+    if normalise == "sources":
+        dead_sources, dead_targets = dead_targets, dead_sources
     dead = dead_targets.reshape(windows, -1).all(dim=0)
     return streamed.compute(alive=~dead, alive_sources=~dead_sources)
 

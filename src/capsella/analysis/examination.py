@@ -28,6 +28,7 @@ class _Layer:
         self.routes = self.traced = False
         self.routing: str | None = None
         self.windows = 1
+        self.normalise: str | None = None
 
     def see(self, activations: Tensor, poses: Tensor) -> None:
         self.dim = poses.shape[-1]
@@ -36,15 +37,15 @@ class _Layer:
                 each.update(activations[..., None])
 
     def route(self, seen: Seen) -> None:
-        self.windows = seen.windows
+        self.windows, self.normalise = seen.windows, seen.normalise
         if seen.couplings is not None:
             self.routes = True
             self.sources.update(seen.lower_activations[..., None])
-            self.dynamics.update(seen.couplings)
-            self.entropy.update(seen.couplings)
+            self.dynamics.update(seen.by_chooser(seen.couplings))
+            self.entropy.update(seen.by_chooser(seen.couplings))
         if seen.trace is not None and len(seen.trace) > 1:
             self.traced = True
-            self.change.update(seen.trace)
+            self.change.update([seen.by_chooser(couplings) for couplings in seen.trace])
 
 
 class Examination:
@@ -115,6 +116,7 @@ def _layer_record(name: str, layer: _Layer, active: ActivityResult, above: Activ
     found: dict[str, Any] = {
         "name": name,
         "routing": layer.routing,
+        "normalise": layer.normalise,
         "capsules": len(active.dead),
         "dim": layer.dim,
         **{key: getattr(active, key) for key in ("cns", "cnm", "cas", "car", "cds", "cdr")},
@@ -128,7 +130,13 @@ def _layer_record(name: str, layer: _Layer, active: ActivityResult, above: Activ
     if above is None or not layer.routes:
         return found
     literal = layer.dynamics.compute()
-    live = live_dynamics(layer.dynamics, layer.sources.compute().dead, above.dead, windows=layer.windows)
+    live = live_dynamics(
+        layer.dynamics,
+        layer.sources.compute().dead,
+        above.dead,
+        windows=layer.windows,
+        normalise=layer.normalise or "targets",
+    )
     return found | {
         "dyr": live.dyr_mean,
         "dys": live.dys_mean,

@@ -10,11 +10,12 @@ from typing import Any, Protocol, TypeVar
 from einops import rearrange
 from torch import Tensor, nn
 
-from capsella.errors import unknown_name
+from capsella.errors import check_choice, unknown_name
 from capsella.functional import length
 from capsella.models import evaluating
 from capsella.nn import RoutingLayer
 from capsella.routing import Routed
+from capsella.routing.base import NORMALISATIONS
 from capsella.shapes import dims
 
 T = TypeVar("T")
@@ -34,6 +35,8 @@ class Seen:
         trace: the couplings of every iteration, or None.
         windows: L; a convolution's windows lie side by side, so that I and the upper capsules count each as often as it
             appears. Couplings stay within a window: they are [B, L·I, J], with the J of one window.
+        normalise: ``"targets"`` where lower capsules divide themselves among upper ones, ``"sources"`` where upper ones take
+            means of the votes, so that couplings sum to one over I.
     """
 
     name: str
@@ -44,6 +47,11 @@ class Seen:
     couplings: Tensor | None = None
     trace: tuple[Tensor, ...] | None = None
     windows: int = 1
+    normalise: str = "targets"
+
+    def by_chooser(self, couplings: Tensor) -> Tensor:
+        """Turn couplings [B, L·I, J] so that a row has the shares of who chooses: as they are, or for sources [B, L·J, I]."""
+        return couplings if self.normalise == "targets" else rearrange(couplings, "b (l i) j -> b (l j) i", l=self.windows)
 
 
 Route = Callable[[Tensor, Tensor | None], Routed]
@@ -114,7 +122,8 @@ class OwnLayers:
 
         def tap(name: str, layer: RoutingLayer, poses: Tensor, activations: Tensor | None, route: Route) -> Routed:
             result = route(poses, activations)
-            seen.append(Seen(name, poses, length(poses) if activations is None else activations, *_parts(result)))
+            below = length(poses) if activations is None else activations
+            seen.append(Seen(name, poses, below, *_parts(result), normalise=layer.options.get("normalise", "targets")))
             return result
 
         with tapped(model, tap, trace=trace):
@@ -183,6 +192,7 @@ def seen_layer(
     trace: tuple[Tensor, ...] | None = None,
     activations: Tensor | None = None,
     lower_activations: Tensor | None = None,
+    normalise: str = "targets",
 ) -> Seen:
     """Tell what a layer did; activations are pose lengths where they are not given.
 
@@ -193,7 +203,9 @@ def seen_layer(
         trace: of every iteration.
         activations: [B, J].
         lower_activations: [B, I].
+        normalise: whether couplings are shares of a lower capsule, ``"targets"``, or of an upper one, ``"sources"``.
     """
+    check_choice("normalise", normalise, NORMALISATIONS)
     B, I, _ = dims(lower, "B I P", name="lower")
     _, J, _ = dims(poses, "B J D", name="poses", B=B)
     if couplings is not None:
@@ -205,7 +217,7 @@ def seen_layer(
         dims(each, "B I J", name="trace", B=B, I=I, J=J)
     below = length(lower) if lower_activations is None else lower_activations
     above = length(poses) if activations is None else activations
-    return Seen("", lower, below, poses, above, couplings, trace)
+    return Seen("", lower, below, poses, above, couplings, trace, normalise=normalise)
 
 
 def observe(model: nn.Module, images: Tensor, *, adapter: Adapter | None = None, trace: bool = False) -> tuple[Any, list[Seen]]:
@@ -267,4 +279,5 @@ def _unfolded(seen: Seen, images: int) -> Seen:
         None if seen.couplings is None else side_by_side(seen.couplings),
         None if seen.trace is None else tuple(side_by_side(each) for each in seen.trace),
         len(seen.poses) // images,
+        seen.normalise,
     )

@@ -1,7 +1,8 @@
 """Fuzzy parse trees (mitterreiter2023, section 4): capsules are nodes with their activations, couplings are edges.
 
-A crisp tree would have couplings of 0 and 1. What a network makes of one image is a ``ParseTree``; the mean and the standard
-deviation over a set of images, and which capsules are dead, are its ``TreeStatistics``.
+A crisp tree would have couplings of 0 and 1. Where they are shares of the upper capsules (``normalise="sources"``), edges are
+what each upper capsule reads: a lower one may have several of 1, or none. What a network makes of one image is a ``ParseTree``;
+the mean and the standard deviation over a set of images, and which capsules are dead, are its ``TreeStatistics``.
 """
 
 from __future__ import annotations

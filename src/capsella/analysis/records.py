@@ -23,7 +23,8 @@ _ABSENT: Record = {
     **dict.fromkeys(("views_skipped", "compactness", "training", "pictures")),
 }
 _ABSENT_OF_LAYER: Record = {
-    **dict.fromkeys(("routing", "sweep", "dyr", "dys", "dyr_literal", "dys_literal", "targets", "live_targets", "entropy")),
+    **dict.fromkeys(("routing", "normalise", "sweep", "dyr", "dys", "dyr_literal", "dys_literal")),
+    **dict.fromkeys(("targets", "live_targets", "entropy")),
     **dict.fromkeys(
         ("change", "negation_gap", "gradient", "gradients", "weight_gradient", "weight_gradients", "starved", "cost")
     ),

@@ -72,7 +72,7 @@ def routing_matters(model: nn.Module, images: Tensor, targets: Tensor) -> Routin
     In every routing layer at once, without training again, c_ij of the last iteration is replaced::
 
         own      c_ij
-        uniform  (1/IJ) Σ_ij c_ij       1/J for couplings that are shares
+        uniform  (1/IJ) Σ_ij c_ij       1/J for shares of a lower capsule, 1/I for those of an upper one
         other    c_ij of the image half a batch away
 
     and s_j = Σ_i c_ij û_ij goes on through bias and squash, for EM through one M-step. gu2021 and mitterreiter2023 train
@@ -100,7 +100,7 @@ class _Swap:
             return result
         own = result.couplings
         if self.way == "uniform":
-            # 1/J for normalised couplings; learned ones of any sign keep their scale.
+            # 1/J or 1/I for normalised couplings; learned ones of any sign keep their scale.
             couplings = own.mean(dim=(1, 2), keepdim=True).expand_as(own)
         else:
             # windows of an image stay together; neighbours may be of one class, in sets that are sorted.

@@ -255,14 +255,20 @@ def _of_layer(number: int, layer: Mapping[str, Any], *, routes: bool, varied: bo
 
 def _of_couplings(layer: Mapping[str, Any], add: Callable[..., None]) -> None:
     dys, live = layer["dys"], layer["live_targets"]
-    by_design = layer["routing"] in _FIXED
+    by_design, among = layer["routing"] in _FIXED, chosen_among(layer)
     if layer["entropy"] is not None and layer["entropy"] > UNIFORM:
-        says = f"every capsule is coupled alike to all {layer['targets']} targets; nothing is routed"
+        which = "every capsule" if among == "targets" else "every capsule above"
+        says = f"{which} is coupled alike to all {layer['targets']} {among}; nothing is routed"
         add("uniform", layer["entropy"], says + (", by design" if by_design else ""), by_design=by_design)
     elif dys is not None and dys < min(STATIC, live / 2):
         # two targets and more are needed for a choice; among two, half of what perfect routing has.
         degree = "static, by design" if by_design else "static" if layer["dyr"] < 0.02 else "nearly static"
-        add("static", layer["dyr"], f"routing is {degree} ({dys:.2f} of {live} live targets)", by_design=by_design)
+        add("static", layer["dyr"], f"routing is {degree} ({dys:.2f} of {live} live {among})", by_design=by_design)
+
+
+def chosen_among(layer: Mapping[str, Any]) -> str:
+    """Return what the couplings above a layer choose among, ``"targets"`` or ``"sources"``; dynamics are counted in them."""
+    return "sources" if layer["normalise"] == "sources" else "targets"
 
 
 def _kept(row: Mapping[str, Any]) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from capsella.analysis.records import completed
-from capsella.analysis.symptoms import FEW, Symptom, rests_on_couplings
+from capsella.analysis.symptoms import FEW, Symptom, chosen_among, rests_on_couplings
 from capsella.analysis.training import lives_in_words
 
 
@@ -84,8 +84,8 @@ def left_out(record: Mapping[str, Any]) -> list[str]:
         "views": not record["views_skipped"] and not any(layer["viewpoint"] for layer in layers),
     }
     missing = [name for name, is_missing in parts.items() if is_missing]
-    single = [number for number, layer in enumerate(layers, 1) if layer["targets"] == 1]
-    found = [f"layer {number}: one target, among which there is nothing to choose" for number in single]
+    single = [(number, chosen_among(layer)[:-1]) for number, layer in enumerate(layers, 1) if layer["targets"] == 1]
+    found = [f"layer {number}: one {which}, among which there is nothing to choose" for number, which in single]
     if record["images"] < FEW:
         found.append(f"too few images to judge couplings, views and accuracy by: {record['images']}, where {FEW} are enough")
     found += [f"views: not looked at, {record['views_skipped']}"] if record["views_skipped"] else []

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from capsella.functional import widen
 from capsella.functional.precision import wide_dtype
-from capsella.kernels.plain_tiles import few_votes, is_open
+from capsella.kernels.plain_tiles import few_votes, is_open, over_sources
 from capsella.routing.base import Call
 
 # votes that exist at a time, and for EM as many squares, by sweep: fewer cost more launches, and more are no faster.
@@ -135,8 +135,8 @@ def backward(d_votes: Tensor, u: Tensor, w: Tensor, d_u: Tensor, d_w: Tensor) ->
 
 
 def refuse(call: Call) -> list[str]:
-    """Refuse CPUs, whose caches tiles are for."""
-    return [] if call.device == "cuda" else [f"device is {call.device}; it needs cuda"]
+    """Refuse CPUs, whose caches tiles are for, and a softmax over the lower capsules."""
+    return ([] if call.device == "cuda" else [f"device is {call.device}; it needs cuda"]) + over_sources(call)
 
 
 def slower(call: Call) -> list[str]:

@@ -23,7 +23,7 @@ from capsella.errors import check_choice, check_count
 from capsella.functional import length
 from capsella.functional.squash import KINDS
 from capsella.kernels.compiler import BuildError, find_compiler, load
-from capsella.kernels.plain_tiles import few_votes, is_open, refuse_twice
+from capsella.kernels.plain_tiles import few_votes, is_open, over_sources, refuse_twice
 from capsella.routing.base import Call, Routed, check_bias, routed
 from capsella.shapes import Poses, dims
 
@@ -45,6 +45,7 @@ def agreement(
     *,
     rows: int = 1,
     num_iters: int = 3,
+    normalise: str = "targets",
     bias: Tensor | None = None,
     prior: Tensor | None = None,
     squash: str = "sabour",
@@ -109,6 +110,7 @@ def refuse(call: Call) -> list[str]:
         reasons.append("one weight serves all lower capsules, which needs no votes at all")
     if call.options.get("num_iters") == 1:
         reasons.append("num_iters=1 is one matrix product")
+    reasons += over_sources(call)
     if not reasons and (trouble := _trouble()):
         reasons.append(trouble)
     return reasons

@@ -14,8 +14,8 @@ from capsella.functional import direction
 from capsella.functional.squash import KINDS
 from capsella.kernels.fused_agreement import agreement_op
 from capsella.kernels.fused_em import em_op, too_large
-from capsella.kernels.plain_tiles import is_open
-from capsella.routing.base import Call, Implementation, Routed, as_couplings, check_bias, get
+from capsella.kernels.plain_tiles import is_open, over_sources
+from capsella.routing.base import NORMALISATIONS, Call, Implementation, Routed, as_couplings, check_bias, get
 from capsella.routing.dispatch import register_implementation
 from capsella.routing.em import check_arguments
 from capsella.shapes import dims
@@ -39,6 +39,7 @@ def refuse(call: Call) -> list[str]:
         reasons.append(f"dtype is {str(call.dtype).removeprefix('torch.')}; it needs float32, bfloat16 or float16")
     if call.need_couplings or call.trace:
         reasons.append("couplings are asked for, which it never stores")
+    reasons += over_sources(call)
     if call.options.get("num_iters", 1) > _MOST_ITERATIONS:
         reasons.append(f"num_iters={call.options['num_iters']} is above {_MOST_ITERATIONS}")
     for letter, most in (("P", _LARGEST_POSE), ("D", _LARGEST_POSE)):
@@ -98,7 +99,7 @@ def agreement(
     squash: str = "sabour",
     **unused: Any,
 ) -> Routed:
-    """Route by agreement; options as for ``routing.agreement``."""
+    """Route by agreement; options as for ``routing.agreement``, where ``refuse`` says nothing."""
     I, J = poses.shape[1], weight.shape[1]
     check_count("num_iters", num_iters)
     if prior is not None:
@@ -118,7 +119,7 @@ def uniform(
     **unused: Any,
 ) -> Routed:
     """Add up the votes with equal weights; options as for ``routing.uniform``."""
-    check_choice("normalise", normalise, ("targets", "sources"))
+    check_choice("normalise", normalise, NORMALISATIONS)
     share = 1 / (weight.shape[1] if normalise == "targets" else poses.shape[1])
     return _route(poses, weight, None, None, bias, 1, rows, share, squash)
 

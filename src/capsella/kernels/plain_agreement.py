@@ -38,6 +38,7 @@ from capsella.kernels.plain_tiles import (
     inner,
     is_open,
     lay_out,
+    over_sources,
     refuse_twice,
     samples,
     squash_gradient,
@@ -59,6 +60,7 @@ def without_votes(
     per_pair: PerPair,
     rows: int = 1,
     num_iters: int = 3,
+    normalise: str = "targets",
     bias: Tensor | None = None,
     prior: Tensor | None = None,
     squash: str = "sabour",
@@ -68,7 +70,7 @@ def without_votes(
     """Run ``vote_and_route("agreement", ...)`` on poses [B, I, P] and weight [I or 1, J, P/R, D/R].
 
     One iteration is one product, and one shared weight needs nothing as large as the votes; for the rest ``per_pair`` returns
-    the poses above and the couplings [B, I, J] of iterations 2…T.
+    the poses above and the couplings [B, I, J] of iterations 2…T. What ``refuse`` lets through has ``normalise="targets"``.
     """
     (B, I, _), J, D = poses.shape, weight.shape[1], rows * weight.shape[3]
     check_count("num_iters", num_iters)
@@ -310,7 +312,9 @@ def _from_votes(d_votes: Tensor, tile: Tile, rows: int, into: tuple[Tensor, Tens
 
 
 def refuse(call: Call) -> list[str]:
-    """Refuse what the reference does more exactly."""
+    """Refuse a softmax over the lower capsules, and what the reference does more exactly."""
+    if reasons := over_sources(call):
+        return reasons
     if call.device == "cuda" and call.dtype == torch.float32 and not (call.shared or call.options.get("num_iters") == 1):
         # seen on an H200: up to three times the reference's error, in products over all lower capsules.
         return ["on cuda its float32 sums lose more digits than the reference's"]

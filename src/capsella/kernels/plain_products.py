@@ -19,8 +19,7 @@ from capsella.functional import length, widen
 from capsella.functional import squash as apply_squash
 from capsella.functional.squash import KINDS
 from capsella.kernels.plain_tiles import few_samples, is_open
-from capsella.routing.base import Call, Routed, as_couplings, check_bias, routed
-from capsella.routing.uniform import NORMALISATIONS
+from capsella.routing.base import NORMALISATIONS, Call, Routed, as_couplings, check_bias, routed
 from capsella.shapes import Poses
 
 # products in one float32 sum; more lose digits that the reference keeps. A library adds up the few rows of few samples one

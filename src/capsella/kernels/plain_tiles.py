@@ -156,6 +156,15 @@ def few_samples(call: Call, most: int | None = None) -> list[str]:
     return [] if least <= B else [f"B is {B}; expected at least {least}, below which the reference is faster"]
 
 
+def over_sources(call: Call) -> list[str]:
+    """Give a reason not to run agreement whose softmax goes over the lower capsules, of which a tile holds a part alone."""
+    given = call.options.get("normalise", "targets")
+    # uniform routing has the same option, and no softmax.
+    if call.algorithm != "agreement" or given == "targets":
+        return []
+    return [f"normalise={given!r}; it needs 'targets', a softmax over the upper capsules"]
+
+
 def refuse_twice(ctx: Any, *gradients: Tensor) -> NoReturn:
     """Be the gradient of a gradient, of which there is none."""
     raise RuntimeError('this implementation cannot be differentiated twice; expected impl="reference" for that')

@@ -88,7 +88,8 @@ def capsnet(
         reconstruction: ``"conditional"`` (masked), ``"normal"`` (all capsules decoded) or ``"none"``.
         bias: of the class capsules.
         num_iters: of a routing that iterates; its default, 3, if None.
-        normalise: of uniform routing; the mean of the votes for a shared weight, else one over the classes.
+        normalise: of agreement and uniform routing, over what couplings sum to one; if None, ``"targets"``, and for uniform
+            routing by a shared weight the mean of the votes, ``"sources"``.
         relu: ``"before"``: on both convolutions and before the class capsules' squash, as chen2019's code; ``"primary"``: on
             both convolutions alone, which goes with any routing.
         kernel_size: of both convolutions.

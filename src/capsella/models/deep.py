@@ -52,6 +52,7 @@ def deep_capsnet(
     routing: str = "agreement",
     bias: bool | str = True,
     num_iters: int | None = None,
+    normalise: str | None = None,
     width: int = 16,
     hidden_dim: int | None = None,
     squash: str = "sabour",
@@ -71,6 +72,7 @@ def deep_capsnet(
         routing: of every layer.
         bias: of every layer; ``"last"``: of the class layer alone, where EM's moves capsules but no score.
         num_iters: of a routing that iterates; its default, 3, if None.
+        normalise: of agreement and uniform routing, over what couplings sum to one; their default, ``"targets"``, if None.
         width: capsules of a hidden layer.
         hidden_dim: of a hidden capsule; 12, and 10 for EM, as in the authors' script.
         squash: of every layer that has one.
@@ -87,7 +89,7 @@ def deep_capsnet(
     check_count("hidden_dim", hidden_dim)
     sizes = [height * width_ * types, *[width] * (depth - 2), num_classes]
     layer_dims = [8, *[hidden_dim] * (depth - 2), 16]
-    options = routing_options(routing, squash=squash, em_as=em_as, num_iters=num_iters)
+    options = routing_options(routing, squash=squash, em_as=em_as, num_iters=num_iters, normalise=normalise)
     return CapsuleNet(
         image_shape,
         num_classes,
@@ -110,6 +112,7 @@ def parse_capsnet(
     bias: bool | str = False,
     prior: bool | None = None,
     num_iters: int | None = None,
+    normalise: str | None = None,
     squash: str = "exp",
     reconstruction: str = "conditional",
     backbone: str = "affnist",
@@ -127,6 +130,7 @@ def parse_capsnet(
         bias: of every layer; ``"last"``: of the class layer alone.
         prior: learn the logits that agreement starts from; None: where the routing has them.
         num_iters: of a routing that iterates; its default, 3, if None.
+        normalise: of agreement and uniform routing, over what couplings sum to one; their default, ``"targets"``, if None.
         squash: of every layer that has one.
         reconstruction: ``"conditional"``, ``"normal"`` or ``"none"``.
         backbone: ``"affnist"`` or ``"cifar10"``; ``"small"`` is for quick runs on a CPU.
@@ -144,7 +148,7 @@ def parse_capsnet(
     check_choice("backbone", backbone, tuple(_BACKBONES))
     trunk, channels, left = _BACKBONES[backbone](in_channels, sizes[0] * layer_dims[0], image_size)
     image_shape = (in_channels, *image_size)
-    options = routing_options(routing, squash=squash, num_iters=num_iters)
+    options = routing_options(routing, squash=squash, num_iters=num_iters, normalise=normalise)
     if prior or (prior is None and "prior" in R.get(routing).optional):
         options["prior"] = True
     return CapsuleNet(

@@ -101,12 +101,19 @@ def _row(number: int, layer: Record) -> list[str]:
         f"{layer['car']:.0%}",
         _number(layer["cnm"]),
         _number(layer["dyr"]),
-        "" if layer["dys"] is None else f"{layer['dys']:.2f} of {layer['live_targets']:,}",
+        _choices(layer),
         _number(layer["entropy"]),
         _number(layer["negation_gap"], ".2g"),
         _number(layer["gradient"], ".1e"),
         "" if cost is None else _beside_attention(cost),
     ]
+
+
+def _choices(layer: Record) -> str:
+    """Write dys beside what there was to choose among: targets, unless it says sources."""
+    if layer["dys"] is None:
+        return ""
+    return f"{layer['dys']:.2f} of {layer['live_targets']:,}" + (" sources" if layer["normalise"] == "sources" else "")
 
 
 def _beside_attention(cost: Record) -> str:
@@ -167,7 +174,8 @@ def _plots(layers: Sequence[Record]) -> list[str]:
     routed = [(number, layer) for number, layer in zip(numbers, layers, strict=True) if layer["dyr"] is not None]
     if routed:
         places = tuple(number for number, _ in routed)
-        series = [Series("dyr, live targets", places, tuple(layer["dyr"] for _, layer in routed))]
+        among = "sources" if any(layer["normalise"] == "sources" for _, layer in routed) else "targets"
+        series = [Series(f"dyr, live {among}", places, tuple(layer["dyr"] for _, layer in routed))]
         if all(layer["entropy"] is not None for _, layer in routed):
             series.append(Series("entropy of couplings", places, tuple(layer["entropy"] for _, layer in routed)))
         found.append(

@@ -46,6 +46,9 @@ class Routed:
 # lets torch.export and the pytree utilities see through it.
 torch.export.register_dataclass(Routed, serialized_type_name="capsella.Routed")
 
+NORMALISATIONS = ("targets", "sources")
+"""Over what couplings sum to one: J, a lower capsule divides itself; or I, an upper one takes a mean of the votes."""
+
 RoutingFn = Callable[..., Routed]
 InitFn = Callable[[int, int, int], dict[str, Tensor]]
 
@@ -64,7 +67,7 @@ class Algorithm:
         reference: the plain PyTorch function that is the truth.
         paper: where it comes from.
         init: (I, J, D) -> starting values of its learned tensors.
-        normalised: whether couplings sum to one over J.
+        normalised: whether couplings sum to one: over J, or over I where ``normalise="sources"`` is an option and is given.
         own_step: whether its learned tensors are moved by its own rule and not by the main optimiser.
         positional: what it takes after the votes without a name.
         options: everything it takes after the votes.

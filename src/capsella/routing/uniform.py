@@ -13,11 +13,9 @@ from torch import Tensor
 
 from capsella.errors import check_choice
 from capsella.functional import widen
-from capsella.routing.base import Routed, route_fixed
+from capsella.routing.base import NORMALISATIONS, Routed, route_fixed
 from capsella.routing.dispatch import register
 from capsella.shapes import Votes, dims
-
-NORMALISATIONS = ("targets", "sources")
 
 
 @register("uniform", paper="gu2021, mitterreiter2023", normalised=True)

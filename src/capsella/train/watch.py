@@ -110,10 +110,11 @@ def _routing(seen: Seen, above: ActivityResult) -> Figures:
     if seen.couplings is None:
         return {}
     dynamics = RoutingDynamics()
-    dynamics.update(seen.couplings)
+    couplings = seen.by_chooser(seen.couplings)
+    dynamics.update(couplings)
     below = activity(seen.lower_activations[..., None])
-    rate = live_dynamics(dynamics, below.dead, above.dead, windows=seen.windows).dyr_mean
-    return {"dyr": rate, "entropy": coupling_entropy(seen.couplings).mean}
+    live = live_dynamics(dynamics, below.dead, above.dead, windows=seen.windows, normalise=seen.normalise)
+    return {"dyr": live.dyr_mean, "entropy": coupling_entropy(couplings).mean}
 
 
 def gradients_of(reached: Sequence[LayerGradients]) -> Figures:

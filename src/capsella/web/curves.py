@@ -16,7 +16,7 @@ MOST_POINTS = 500
 _WATCHED = (
     ("dead", "Dead capsules", "share of the layer", True, False),
     ("length", "Mean activation", "activation", False, False),
-    ("dyr", "Live targets of a capsule", "dyr", True, False),
+    ("dyr", "Dynamics of the couplings", "dyr", True, False),
     ("gradient", "Gradient at the capsules", "norm", False, True),
     ("weight_gradient", "Gradient at the weights", "norm", False, True),
 )
