@@ -24,3 +24,16 @@ def span_of(values: Sequence[float], form: str = ".1%") -> str:
     """
     low, high = format(min(values), form), format(max(values), form)
     return (low if low == high else f"{low} to {high}").replace("-", "−")
+
+
+def written(value: float, digits: int = 2) -> str:
+    """Write a number of any size with so many digits.
+
+    Example:
+        >>> written(0.234), written(8.6e-17), written(0.0), written(0.0049, 1)
+        ('0.23', '8.6e−17', '0', '5e−3')
+    """
+    if value == 0 or 1e-2 <= abs(value) < 1e4:
+        return f"{value:.{digits}g}".replace("-", "−")
+    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
+    return f"{mantissa}e{int(exponent)}".replace("-", "−")

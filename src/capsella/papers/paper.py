@@ -79,6 +79,7 @@ class Line:
         y: values; what is no number between two others is a gap.
         spread: drawn on both sides of each value, or None.
         is_printed: the paper's own numbers, drawn fainter beside ours of the same label.
+        style: which of the colours and dashes; the next one if None. What stands in several pictures has one of its own.
     """
 
     label: str
@@ -86,6 +87,7 @@ class Line:
     y: tuple[float, ...]
     spread: tuple[float, ...] | None = None
     is_printed: bool = False
+    style: int | None = None
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ def _finite(line: Line) -> Series | None:
     spread = None if line.spread is None else tuple(line.spread[k] for k in places)
     if spread is not None and not all(map(math.isfinite, spread)):
         spread = None
-    return Series(line.label, tuple(line.x[k] for k in places), tuple(line.y[k] for k in places), spread)
+    return Series(line.label, tuple(line.x[k] for k in places), tuple(line.y[k] for k in places), spread, style=line.style)
 
 
 def _markdown(story: Story, by_part: Mapping[str, Sequence[Picture]], further: Sequence[Picture]) -> str:

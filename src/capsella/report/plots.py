@@ -74,6 +74,7 @@ class Series:
         spread: drawn on both sides of each value, or None.
         is_faint: a line to compare the one before it with, such as the printed one: in its colour, thin and dotted, with hollow
             marks. Lines of one label have one entry in the legend, after all others.
+        style: which of the colours and dashes a line has; the next one if None.
     """
 
     label: str
@@ -81,6 +82,7 @@ class Series:
     y: tuple[float, ...]
     spread: tuple[float, ...] | None = None
     is_faint: bool = False
+    style: int | None = None
 
 
 def curves(
@@ -119,7 +121,7 @@ def curves(
         figure, axes = _axes(width, 0.62 * width + (0.2 * max(0, rows - 3) if is_roomy else 0))
         k = -1
         for one in series:
-            k += not one.is_faint
+            k = one.style if one.style is not None else k + (not one.is_faint)
             colour = PALETTE[max(0, k) % len(PALETTE)]
             x, y = array(one.x, "n", name="x"), _broken(one.y, len(one.x))
             # where colours come round, the marks tell lines apart.

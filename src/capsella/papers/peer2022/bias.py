@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from capsella.papers.deciding import span_of
+from capsella.papers.deciding import span_of, written
 from capsella.papers.peer2022.controls import CONTROL_DEPTHS, CONTROLS, control
-from capsella.papers.peer2022.deciding import has_trained, key_of, measured, step_of, trained, training
+from capsella.papers.peer2022.deciding import has_trained, measured, step_of, trained, training
 from capsella.papers.readings import final
 from capsella.papers.results import Result
 from capsella.papers.verdicts import Claim, Evidence
@@ -16,11 +16,8 @@ from capsella.papers.verdicts import Claim, Evidence
 _LUCK = 0.003
 # of scores, which are lengths below 1: what x and −x have to differ by to be told apart.
 _SEES = 1e-4
-# of lengths: what would be shorter, beside half as long.
-_SHORTER = 0.5
 _DEPTHS = "4, 5 and 10"
 _WITH_A_BIAS = ("bias", "zero-bias", "last-bias", "lengths-bias")
-_DEEP_EM = (8, 9)
 
 
 def control_rows(*names: str) -> tuple[str, ...]:
@@ -49,7 +46,7 @@ def _symmetry(evidence: Evidence) -> tuple[bool | None, str]:
     good, of = trained(evidence, control_rows("lengths"))
     bad, of_bad = trained(evidence, control_rows("no-bias"))
     known = _gaps(evidence, control_rows("lengths"))
-    blind = f"; their scores of x and −x differ by at most {max(known):.1g}" if known else ""
+    blind = f"; their scores of x and −x differ by at most {written(max(known), 1)}" if known else ""
     says = (
         f"no bias, depths {_DEPTHS}: {good} of {of} runs train ({training(evidence)}) from a length-preserving start "
         f"({_accuracies(evidence, 'lengths')}), {bad} of {of_bad} as published{blind}"
@@ -68,7 +65,7 @@ def _blind_and_wide(evidence: Evidence) -> tuple[bool | None, str]:
     )
     if not known:
         return None, says
-    says += f"; scores of x and −x differ by at most {max(known):.1g}"
+    says += f"; scores of x and −x differ by at most {written(max(known), 1)}"
     return bool(depths) and max(known) < _SEES, says
 
 
@@ -136,7 +133,7 @@ def _vanish(evidence: Evidence) -> tuple[bool | None, str]:
         # how often a run that trains has the longer capsules: the area under the curve.
         wins = sum((a > b) + 0.5 * (a == b) for a in good for b in bad) / (len(good) * len(bad))
         parts.append(
-            f"{depth} layers: from {min(good):.1e} in runs that train, up to {max(bad):.1e} in those that do not; "
+            f"{depth} layers: from {written(min(good))} in runs that train, up to {written(max(bad))} in those that do not; "
             f"the longer ones train in {wins:.0%} of the pairs"
         )
     return None if is_open else told, "mean length in the last hidden layer at the start, " + "; ".join(parts)
@@ -152,32 +149,6 @@ def _lengths_by_end(evidence: Evidence, depth: int) -> tuple[list[float], list[f
             if length is not None:
                 (good if has_trained(evidence, result) else bad).append(length)
     return good, bad
-
-
-def _em_rows(bias: bool) -> tuple[str, ...]:
-    return tuple(key_of("table3", "mnist", bias, depth) for depth in _DEEP_EM)
-
-
-def _em_vanishes(evidence: Evidence) -> tuple[bool | None, str]:
-    """Compare lengths at the start of deep EM nets that do not train without a bias with those of nets that have one."""
-
-    def of(bias: bool, *keys: str | int) -> list[float]:
-        results = [result for row in _em_rows(bias) for result in evidence.results(row)]
-        results = [result for result in results if has_trained(evidence, result) == bias]
-        found = [measured(result, *keys, when="start") for result in results]
-        return [value for value in found if value is not None]
-
-    stuck, trains = of(False, "lengths", -2), of(True, "lengths", -2)
-    if not stuck or not trains:
-        return None, "there are no such nets, or they were not measured"
-    says = (
-        f"mean length in the last hidden layer at the start: {span_of(stuck, '.2f')} without a bias, {span_of(trains, '.2f')} "
-        "with one"
-    )
-    slopes = of(False, "gradients", 0), of(True, "gradients", 0)
-    if all(slopes):
-        says += "; gradient of the first layer: {} without, {} with".format(*(span_of(each, ".0e") for each in slopes))
-    return max(stuck) < _SHORTER * min(trains), says
 
 
 def _accuracies(evidence: Evidence, name: str) -> str:
@@ -255,15 +226,6 @@ BIAS_CLAIMS = (
         "ours",
         control_rows(*CONTROLS),
         _vanish,
-        is_long=True,
-    ),
-    Claim(
-        "peer2022/em-vanishing",
-        "Lengths vanish in EM nets too: those of 8 and 9 layers that do not learn MNIST without a bias begin with shorter "
-        "capsules than those that learn it with one (here: half as long).",
-        "ours",
-        (*_em_rows(False), *_em_rows(True)),
-        _em_vanishes,
         is_long=True,
     ),
 )

@@ -15,6 +15,9 @@ versions have trained if they are right on a quarter: there is no time for more.
 
 DATA = ("mnist", "fashion")
 
+EM_DEPTHS = (5, 6, 7, 8, 9)
+"""Capsule layers of Table 3."""
+
 OPPOSITE = -0.9
 """Cosine below which two inputs are opposite to each other."""
 

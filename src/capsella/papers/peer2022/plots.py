@@ -7,14 +7,14 @@ import functools
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from capsella.papers.paper import Line, Plot
 from capsella.papers.peer2022.controls import CONTROL_DEPTHS, CONTROLS, control
+from capsella.papers.peer2022.deciding import EM_DEPTHS
 from capsella.papers.readings import dig
 from capsella.papers.targets import read_targets
 from capsella.papers.verdicts import Evidence, Missing
-
-_EM_DEPTHS = (5, 6, 7, 8, 9)
 
 
 def _spread(values: Sequence[float]) -> float:
@@ -63,7 +63,7 @@ def _starts(evidence: Evidence) -> list[Line]:
     lines = []
     for bias in ("no-bias", "bias"):
         found = {}
-        for depth in _EM_DEPTHS:
+        for depth in EM_DEPTHS:
             with contextlib.suppress(Missing):
                 found[depth] = evidence.values(f"peer2022/table3/mnist-{bias}-depth{depth}", "starts")
         began = {depth: steps for depth, steps in found.items() if all(map(math.isfinite, steps))}
@@ -77,14 +77,15 @@ def _starts(evidence: Evidence) -> list[Line]:
 
 def _controls(evidence: Evidence) -> list[Line]:
     lines: list[Line] = []
-    for name, (label, _) in CONTROLS.items():
-        lines += _by_depth(evidence, label, {depth: control(name, depth) for depth in CONTROL_DEPTHS})
+    for style, (name, (label, _)) in enumerate(CONTROLS.items()):
+        found = _by_depth(evidence, label, {depth: control(name, depth) for depth in CONTROL_DEPTHS})
+        lines += [replace(line, style=style) for line in found]
     return lines
 
 
 def _lengths(evidence: Evidence, *, part: str) -> list[Line]:
     lines = []
-    for name, (label, _) in CONTROLS.items():
+    for style, (name, (label, _)) in enumerate(CONTROLS.items()):
         row = control(name, max(CONTROL_DEPTHS))
         if evidence.has(row):
             found = dig(evidence.results(row)[0].measured, "peer2022.inside", "start", part)
@@ -94,7 +95,7 @@ def _lengths(evidence: Evidence, *, part: str) -> list[Line]:
             if alive:
                 places = range(alive[0], alive[-1] + 1)
                 values = (found[number - 1] or math.nan for number in places)
-                lines.append(Line(label + zeros, tuple(map(float, places)), tuple(values)))
+                lines.append(Line(label + zeros, tuple(map(float, places)), tuple(values), style=style))
     return lines
 
 
@@ -113,7 +114,7 @@ PLOTS = (
         "Test accuracy by depth, EM routing",
         "capsule layers",
         "test accuracy",
-        functools.partial(_accuracies, table="table3", depths=_EM_DEPTHS),
+        functools.partial(_accuracies, table="table3", depths=EM_DEPTHS),
         is_share=True,
         is_counted=True,
     ),
@@ -126,7 +127,7 @@ PLOTS = (
             functools.partial(_curves, depths=(depth,)),
             is_share=True,
         )
-        for letter, depth in zip("abcde", _EM_DEPTHS, strict=True)
+        for letter, depth in zip("abcde", EM_DEPTHS, strict=True)
     ),
     Plot(
         "figure2-starts",
