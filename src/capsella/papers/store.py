@@ -56,7 +56,11 @@ class Store:
         path = self.path(name)
         if not path.is_file():
             return None
-        result = from_json(path.read_bytes(), where=str(path))
+        try:
+            result = from_json(path.read_bytes(), where=str(path))
+        except (OSError, DataError) as error:
+            why = f"{path} cannot be read ({error.strerror or error})" if isinstance(error, OSError) else error
+            raise DataError(f"{why}; take it away, and the run is made again") from error
         if result.name != name:
             raise DataError(f"{path} holds the result of {result.name}; take it away or put it where it belongs")
         return result
@@ -150,7 +154,7 @@ def unpack(path: Path) -> list[Result]:
                 file = archive.extractfile(entry) if entry.isfile() else None
                 if file is None:
                     raise DataError(f"{path} has {entry.name!r}, which is no result; expected what --export wrote")
-                found.append(from_json(file.read(), where=f"{path}, {entry.name}"))
+                found.append(from_json(file.read(), where=f"{path}, {entry.name!r}"))
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         why = getattr(error, "strerror", None) or error
         raise DataError(f"{path} cannot be read ({why}); expected what --export wrote") from error
