@@ -19,7 +19,6 @@ from capsella.papers.store import Store
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from paper_harness import job, result
 
-
 RECORDED = Path(__file__).resolve().parents[2] / "results/papers"
 
 
@@ -245,9 +244,13 @@ def test_an_archive_that_is_not_all_results_changes_nothing(tmp_path: Path) -> N
             empty.take(made, current)
         assert "\n" not in str(refusal.value), name
     (tmp_path / "no.tar.gz").write_bytes(b"nothing of the kind")
-    for missing in ("no.tar.gz", "nowhere.tar.gz"):
-        with pytest.raises(DataError, match="expected what --export wrote"):
-            empty.take(tmp_path / missing, current)
+    with pytest.raises(DataError, match="expected what --export wrote"):
+        empty.take(tmp_path / "no.tar.gz", current)
+    # a mistake, and nothing that is broken.
+    for wrong in (tmp_path / "nowhere.tar.gz", tmp_path):
+        with pytest.raises(ValueError, match=r"^import='.*' cannot be read \(.*\); expected what --export wrote$") as mistake:
+            empty.take(wrong, current)
+        assert not isinstance(mistake.value, DataError)
     cut = tmp_path / "cut.tar.gz"
     cut.write_bytes((tmp_path / "evil.tar.gz").read_bytes()[:-20])
     with pytest.raises(DataError):
