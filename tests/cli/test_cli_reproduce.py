@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
+import shutil
 import sys
+import tarfile
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from capsella.cli import reproduce_progress
-from capsella.papers import paper
+from capsella.papers import paper, store
 from capsella.papers.executors import Done
 from capsella.papers.paper import Paper, Table
 from capsella.papers.recipe import Recipe
+from capsella.papers.results import Result, to_json
 from capsella.papers.store import Store
 from capsella.papers.verdicts import Claim
 from capsella.train.plan import Plan
@@ -189,16 +197,145 @@ def test_a_run_that_fails_is_said_and_exits_with_one(monkeypatch: pytest.MonkeyP
         (("peer2022", "--precision", "fp8"), "precision='fp8' is unknown"),
         (("peer2022", "--executor", "workers"), "--executor=workers lets what is under way come to its end"),
         (("peer2022", "--export", "/dev/null/a.tar.gz"), "export='/dev/null/a.tar.gz' cannot be written"),
-        (("--import", "nowhere.tar.gz"), "nowhere.tar.gz cannot be read"),
+        (("peer2022", "--seeds", "1001"), "--seeds=1001 is too large; expected an int of at most 1000"),
+        (("peer2022", "--status", "--seeds", "100000"), "--seeds=100000 is too large; expected an int of at most 1000"),
+        (("--import", "nowhere.tar.gz"), "import='nowhere.tar.gz' cannot be read (No such file or directory); expected what"),
+        (("--import", "/dev/null/a.tar.gz"), "import='/dev/null/a.tar.gz' cannot be read (Not a directory); expected what"),
+        (("--import", "."), "import='.' cannot be read (Is a directory); expected what --export wrote"),
+        (("--status", "--out", "/dev/null"), "--out='/dev/null' is no folder; expected a folder of yours for results"),
+        (("peer2022", "--status", "--out", "/dev/null"), "--out='/dev/null' is no folder"),
+        (("peer2022", "--out", "/dev/null/a"), "--out='/dev/null/a' is in /dev/null, which is no folder"),
+        (("--export", "a.tar.gz", "--out", "/dev/null"), "--out='/dev/null' is no folder"),
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(arguments: tuple[str, ...], says: str) -> None:
     code, out, err = in_process("reproduce", *arguments)
-    assert code == (1 if "--import" in arguments else 2)
-    assert out == ""
+    assert (code, out) == (2, "")
     assert says in err
     assert err.count("\n") == 1
     assert not list(Path().iterdir())
+
+
+def archive_of(*results: Result) -> str:
+    """Write an archive of results, without a folder of them."""
+    source = Store("source")
+    for each in results:
+        source.write(each)
+    source.export("made.tar.gz")
+    shutil.rmtree("source")
+    return "made.tar.gz"
+
+
+def test_a_damaged_result_is_named_in_an_archive_and_in_the_folder() -> None:
+    good, text = result("peer2022/table1/rba-bias"), to_json(result("peer2022/table1/rba-bias", seed=1))
+    damaged = text.replace('"device_seconds": 10.0', '"device_seconds": "abc"')
+    with tarfile.open("bad.tar.gz", "w:gz") as packed:
+        for name, content in (("good.json", to_json(good)), ("bad.json", damaged)):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            packed.addfile(entry, io.BytesIO(content.encode()))
+    code, out, err = in_process("reproduce", "--import", "bad.tar.gz")
+    says = "is damaged: device_seconds='abc'; expected a number of at least 0"
+    assert (code, out, err) == (1, "", f"capsella: bad.tar.gz, 'bad.json' {says}\n")
+    assert not Path("results").exists()
+    path = Store().write(good)
+    path.with_name("seed-1.json").write_text(damaged)
+    for arguments in (("peer2022", "--status"), ("peer2022",), ()):
+        code, _, err = in_process("reproduce", *arguments)
+        assert (code, err.splitlines()[-1]) == (
+            1,
+            f"capsella: {path.with_name('seed-1.json')} {says}; take it away, and the run is made again",
+        )
+        assert len(err.splitlines()) == 1
+
+
+def test_a_place_that_results_cannot_go_to_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = archive_of(result("peer2022/table1/rba-bias"))
+    code, out, err = in_process("reproduce", "--import", file, "--out", file)
+    assert (code, out, err) == (2, "", f"capsella: --out='{file}' is no folder; expected a folder of yours for results\n")
+    Path("mine").mkdir(mode=0o555)
+    for arguments in (("--import", file), ("peer2022", "--device", "cpu")):
+        code, out, err = in_process("reproduce", *arguments, "--out", "mine")
+        assert (code, out) == (2, "")
+        assert err == "capsella: --out='mine' cannot be written to; expected a folder of yours for results\n"
+    # to be read it need not be.
+    assert in_process("reproduce", "peer2022", "--status", "--out", "mine")[0] == 0
+
+    def full(_handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("capsella.data.places.os.fsync", full)
+    code, out, err = in_process("reproduce", "--import", file)
+    path = "results/papers/peer2022/table1/rba-bias/seed-0.json"
+    says = f"{path} cannot be written (No space left on device); the same command goes on once it can be"
+    assert (code, out, err) == (1, "", f"capsella: {says}\n")
+
+
+def test_a_page_of_a_paper_that_cannot_be_written_is_said() -> None:
+    file = archive_of(result("peer2022/table1/rba-bias"))
+    Path("results/papers/peer2022/page.html").mkdir(parents=True)
+    code, _, err = in_process("reproduce", "--import", file)
+    says = "results/papers/peer2022 cannot be written (Is a directory); the same command goes on once it can be"
+    assert (code, err) == (1, f"capsella: {says}\n")
+
+
+def test_a_disc_that_is_full_in_mid_run_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = store.whole_or_nothing
+
+    def full(path: Path) -> AbstractContextManager[BinaryIO]:
+        if path.name == "seed-1.json":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "whole_or_nothing", full)
+        code, _, err = reproduce("peer2022")
+    assert code == 1
+    assert err.splitlines()[-1] == (
+        "capsella: results/papers/peer2022/table1/rba-no-bias/seed-1.json cannot be written (No space left on device); "
+        "the same command goes on once it can be"
+    )
+    assert "Traceback" not in err
+    code, _, err = reproduce("peer2022")
+    assert code == 0
+    assert "; 2 more are recorded" in err
+
+
+def test_of_no_results_no_archive_is_written() -> None:
+    says = "results/papers has no results; a.tar.gz is not written"
+    assert in_process("reproduce", "--export", "a.tar.gz") == (1, "", f"capsella: {says}\n")
+    assert in_process("reproduce", "peer2022", "--status", "--export", "a.tar.gz")[::2] == (1, f"capsella: {says}\n")
+    code, _, err = reproduce("peer2022", "--max-minutes", "0.00001", "--export", "a.tar.gz")
+    assert (code, err.splitlines()[-1]) == (0, says)
+    assert not Path("a.tar.gz").exists()
+    Path("folder").mkdir()
+    code, _, err = reproduce("peer2022", "--export", "folder")
+    assert (code, err) == (
+        2,
+        "capsella: export='folder' cannot be written (Is a directory); expected a file in a folder of yours\n",
+    )
+
+
+def test_results_that_do_not_count_are_told() -> None:
+    own = result("peer2022/table1/rba-bias", fingerprint=ROWS[1].job(0).fingerprint)
+    old = result("peer2022/table1/rba-bias", seed=1)
+    unknown = result("peer2022/table1/rba-no-such"), result("nobody2020/table1/row")
+    older = "1 of another version of the recipe or of the arithmetic"
+    assert "do not count" not in in_process("reproduce", "--import", archive_of(own))[1]
+    file = archive_of(own, old, *unknown)
+    code, out, _ = in_process("reproduce", "--import", file)
+    assert code == 0
+    line = f"results that do not count: {older}, 2 of a row that nobody knows"
+    assert out.splitlines() == [f"{file}: 3 new results, 0 replaced, 1 here already", line]
+    # again: what is here is asked whether it counts, of whatever paper.
+    code, out, _ = in_process("reproduce", "--import", file)
+    assert (code, out.splitlines()) == (0, [f"{file}: 0 new results, 0 replaced, 4 here already", line])
+    assert line in in_process("reproduce")[1].splitlines()
+    own_line = f"results that do not count: {older}, 1 of a row that nobody knows"
+    assert own_line in in_process("reproduce", "peer2022", "--status")[1].splitlines()
+    code, out, _ = in_process("reproduce", "peer2022/table1/rba-no-bias", "--status")
+    assert "results that do not count: 1 of a row that nobody knows" in out.splitlines()
+    assert "do not count" not in in_process("reproduce", "peer2022", "--status", "--quick", "--out", "results/papers")[1]
 
 
 def test_without_torch_the_help_is_there() -> None:

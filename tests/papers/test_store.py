@@ -19,6 +19,8 @@ from capsella.papers.store import Store
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from paper_harness import job, result
 
+RECORDED = Path(__file__).resolve().parents[2] / "results/papers"
+
 
 def current(each: Result) -> bool:
     return each.fingerprint == result().fingerprint
@@ -48,7 +50,47 @@ def test_a_result_comes_back_as_it_was() -> None:
         (lambda c: {**c, "recipe": 3}, "expected <paper>/<table>/<row>"),
         (lambda c: {**c, "seed": -1}, "and a seed"),
         (lambda c: {**c, "seed": True}, "and a seed"),
-        (lambda c: {**c, "environment": {}}, "numerics version"),
+        (lambda c: {**c, "recipe": f"a/b/{'c' * 300}"}, "expected <paper>/<table>/<row>"),
+        (lambda c: {**c, "seed": 10**400}, "and a seed"),
+        (lambda c: {**c, "a\nb": 1}, "'a\\nb' is wrong or missing"),
+        (lambda c: "[" * 100_000, "here is no JSON"),
+        (lambda c: {**c, "fingerprint": 3}, "fingerprint=3; expected a text"),
+        (lambda c: {**c, "quick": 1}, "quick=1; expected true or false"),
+        (lambda c: {**c, "status": None}, "status=None; expected a text"),
+        (lambda c: {**c, "steps": 1.5}, "steps=1.5; expected a whole number of at least 0"),
+        (lambda c: {**c, "steps": True}, "steps=True; expected a whole number"),
+        (lambda c: {**c, "parameters": -1}, "parameters=-1; expected a whole number"),
+        (lambda c: {**c, "seconds": float("nan")}, "seconds=nan; expected a number of at least 0"),
+        (lambda c: {**c, "device_seconds": "abc"}, "device_seconds='abc'; expected a number of at least 0"),
+        (lambda c: {**c, "device_seconds": 10**400}, "expected a number of at least 0"),
+        (lambda c: {**c, "peak_memory": "much"}, "peak_memory='much'; expected a whole number of at least 0, or null"),
+        (lambda c: {**c, "measured": [1]}, "measured=[1]; expected parts by name"),
+        (lambda c: {**c, "implementations": "abc"}, "implementations='abc'; expected a list of texts"),
+        (lambda c: {**c, "plan": "abc"}, "plan='abc'; expected parts by name"),
+        (lambda c: {**c, "plan": {**c["plan"], "train": None}}, "plan.train=None; expected parts by name"),
+        (lambda c: {**c, "test": 0.9}, "test=0.9; expected parts by name, or null"),
+        (lambda c: {**c, "test": {"accuracy": 0.9}}, "test.images is missing; expected a whole number"),
+        (lambda c: {**c, "data": None}, "data=None; expected train, validation and test"),
+        (lambda c: {**c, "data": {"other": None}}, "expected train, validation and test"),
+        (lambda c: {**c, "data": {"train": 3}}, "data.train=3; expected parts by name, or null"),
+        (lambda c: {**c, "data": {"train": {**c["data"]["train"], "images": "many"}}}, "data.train.images='many'"),
+        (lambda c: {**c, "environment": {}}, "environment.numerics is missing"),
+        (lambda c: {**c, "environment": None}, "environment=None; expected parts by name"),
+        (lambda c: {**c, "environment": {**c["environment"], "device": None}}, "environment.device=None; expected a text"),
+        (lambda c: {**c, "environment": {**c["environment"], "torch": []}}, "environment.torch=[]; expected a text, or null"),
+        (lambda c: {**c, "history": None}, "history=None; expected parts by name"),
+        (lambda c: {**c, "history": {**c["history"], "loss": None}}, "history.loss=None; expected a list"),
+        (
+            lambda c: {**c, "history": {**c["history"], "loss": ["a"]}},
+            "history.loss=['a']; expected a list, each entry a number",
+        ),
+        (
+            lambda c: {**c, "history": {**c["history"], "step": [0.5]}},
+            "history.step=[0.5]; expected a list, each entry a whole",
+        ),
+        (lambda c: {**c, "history": {**c["history"], "step": [1, 2]}}, "the columns of history are of different lengths"),
+        (lambda c: {**c, "curve": {"step": [], "loss": []}}, "curve.accuracy is missing"),
+        (lambda c: {**c, "curve": {"step": [1], "loss": [1.0], "accuracy": []}}, "(step 1, loss 1, accuracy 0)"),
     ],
 )
 def test_what_is_no_result_is_refused_in_one_line(change: Any, says: str) -> None:
@@ -58,6 +100,15 @@ def test_what_is_no_result_is_refused_in_one_line(change: Any, says: str) -> Non
         from_json(text, where="here")
     assert says in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_what_a_run_may_come_to_is_sound() -> None:
+    made = result(validation=(None,), status="non-finite")
+    lost = {**made.history, "epoch": [0.5], "loss": [float("inf")]}
+    assert from_json(to_json(replace(made, history=lost)), where="here").history == lost
+    none = {"step": [], "loss": [], "accuracy": []}
+    assert from_json(to_json(replace(made, curve=none)), where="here").curve == none
+    assert len(list(Store(RECORDED).all())) == len(list(RECORDED.glob("*/*/*/*seed-*.json")))
 
 
 def test_a_store_finds_what_was_written(tmp_path: Path) -> None:
@@ -97,6 +148,17 @@ def test_a_result_in_another_s_place_is_said(tmp_path: Path) -> None:
     path.rename(other)
     with pytest.raises(DataError, match=r"seed-1.json holds the result of peer2022/table1/row/seed-0"):
         list(store.all())
+
+
+def test_a_damaged_result_is_said_by_its_file_and_field(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.write(result())
+    path.write_text(path.read_text().replace('"device_seconds": 10.0', '"device_seconds": "abc"'))
+    with pytest.raises(DataError) as refusal:
+        list(store.all())
+    assert str(refusal.value) == (
+        f"{path} is damaged: device_seconds='abc'; expected a number of at least 0; take it away, and the run is made again"
+    )
 
 
 def test_results_travel_in_one_archive(tmp_path: Path) -> None:
@@ -170,8 +232,10 @@ def test_an_archive_that_is_not_all_results_changes_nothing(tmp_path: Path) -> N
         "store/peer2022/table1/row/seed-0.json"
     ]
     empty = Store(tmp_path / "empty")
+    damaged = json.dumps({**json.loads(good), "seed": 1, "history": None}).encode()
     for name, made in {
         "half": archive(tmp_path / "half.tar.gz", {"a.json": good, "b.json": b"{"}),
+        "damaged": archive(tmp_path / "damaged.tar.gz", {"a.json": good, "b.json": damaged}),
         "twice": archive(tmp_path / "twice.tar.gz", {"a.json": good, "b.json": good}),
         "link": archive(tmp_path / "link.tar.gz", {"a.json": b""}, tarfile.SYMTYPE),
         "folder": archive(tmp_path / "folder.tar.gz", {"a": b""}, tarfile.DIRTYPE),
@@ -180,9 +244,13 @@ def test_an_archive_that_is_not_all_results_changes_nothing(tmp_path: Path) -> N
             empty.take(made, current)
         assert "\n" not in str(refusal.value), name
     (tmp_path / "no.tar.gz").write_bytes(b"nothing of the kind")
-    for missing in ("no.tar.gz", "nowhere.tar.gz"):
-        with pytest.raises(DataError, match="expected what --export wrote"):
-            empty.take(tmp_path / missing, current)
+    with pytest.raises(DataError, match="expected what --export wrote"):
+        empty.take(tmp_path / "no.tar.gz", current)
+    # a mistake, and nothing that is broken.
+    for wrong in (tmp_path / "nowhere.tar.gz", tmp_path):
+        with pytest.raises(ValueError, match=r"^import='.*' cannot be read \(.*\); expected what --export wrote$") as mistake:
+            empty.take(wrong, current)
+        assert not isinstance(mistake.value, DataError)
     cut = tmp_path / "cut.tar.gz"
     cut.write_bytes((tmp_path / "evil.tar.gz").read_bytes()[:-20])
     with pytest.raises(DataError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 _WHAT, _HOW, _WHERE = "What", "How", "Where"
 _QUICK = Path("runs/reproduce-quick")
 _WORK = Path("runs/reproduce")
+# of a row: more are a slip of the pen, and are counted one by one.
+_MOST_SEEDS = 1000
 
 
 def reproduce(
@@ -104,27 +105,29 @@ def reproduce(
     and a page is made of what there is. Every row is run once before any is run a second time.
     """
     with users_mistakes():
+        from capsella.cli import reproduce_outputs as outputs
         from capsella.cli import reproduce_tables as tables
         from capsella.papers.paper import is_current, select_all
         from capsella.papers.store import RESULTS, Store
 
         _check(seeds, jobs, max_minutes, executor)
-        _check_pages(page, claims, quick=quick)
-        store = Store(out or (_QUICK if quick else RESULTS))
+        outputs.check_pages(page, claims, quick=quick)
         chosen = select_all(what or [])
+        store = Store(out or (_QUICK if quick else RESULTS))
+        outputs.check_out(store.folder, is_written=import_ is not None or (bool(chosen) and not status))
         if import_ is not None:
-            tables.show_import(console(), import_, store.take(import_, is_current))
+            tables.show_import(console(), import_, store.take(import_, is_current), store)
             # what came in may be of any paper.
-            _report_all(store, quick=quick)
+            outputs.report_all(store, quick=quick)
         if not chosen:
-            _bring_out(store, export, page, claims)
+            outputs.bring_out(store, export, page, claims)
             if all(each is None for each in (import_, export, page, claims)):
                 tables.show_papers(console(), store, quick=quick)
             return
         if status:
             for each in chosen:
                 tables.show_status(console(), each, store, quick=quick, seeds=seeds)
-            _bring_out(store, export, page, claims)
+            outputs.bring_out(store, export, page, claims)
             return
         where = _settings(device, precision, quick)
         todo, known = _todo(chosen, store, seeds=seeds, quick=quick, settings=where)
@@ -146,14 +149,14 @@ def reproduce(
                 export=export,
                 root=root,
             )
-        if export is not None:
-            _export(store, export)
+        if export is not None and not outputs.write_archive(store, export):
+            typer.echo(outputs.nothing_to_write(store, export), err=True)
         for each in chosen:
-            own = _report(each.paper, store, quick=quick)
+            own = outputs.report(each.paper, store, quick=quick)
             tables.show_verdicts(console(), each, store, quick=quick)
             typer.echo(f"{own} has all of it")
         # after the papers' own pages, which it points to.
-        _bring_out(store, None, page, claims)
+        outputs.bring_out(store, None, page, claims)
         if todo and failed:
             raise typer.Exit(1)
 
@@ -166,6 +169,8 @@ def _check(seeds: int | None, jobs: int | None, max_minutes: float | None, execu
     for name, count in (("--seeds", seeds), ("--jobs", jobs)):
         if count is not None:
             check_count(name, count)
+    if seeds is not None and seeds > _MOST_SEEDS:
+        raise ValueError(f"--seeds={seeds} is too large; expected an int of at most {_MOST_SEEDS}")
     if max_minutes is not None:
         check_number("--max-minutes", max_minutes, above=0)
     if executor is not None:
@@ -273,51 +278,3 @@ def _estimate(jobs: list[Job], store: Store, root: str | None) -> Estimate:
     device = environment(torch.device(jobs[0].plan.train.device), 1)["device"]
     papers = {job.recipe.paper for job in jobs}
     return estimate(jobs, (result for paper in papers for result in store.all(f"{paper}/")), device, root=root)
-
-
-def _check_pages(page: Path | None, claims: Path | None, *, quick: bool) -> None:
-    if page is None and claims is None:
-        return
-    from capsella.cli.reproduce_overview import check_overview
-
-    if quick:
-        raise ValueError("--page and --claims are of whole runs; expected them without --quick")
-    check_overview(page, claims)
-
-
-def _bring_out(store: Store, export: Path | None, page: Path | None, claims: Path | None) -> None:
-    """Write what was asked for beside the results: an archive of them, the page of all papers, the table of claims."""
-    if export is not None:
-        _export(store, export)
-    if page is not None or claims is not None:
-        from capsella.cli.reproduce_overview import write_overview
-
-        write_overview(store, page, claims)
-        typer.echo(" and ".join(str(each) for each in (page and page / "index.html", claims) if each) + " written", err=True)
-
-
-def _export(store: Store, file: Path) -> None:
-    typer.echo(f"{file} has {store.export(file)} results", err=True)
-
-
-def _report(paper: Any, store: Store, *, quick: bool) -> Path:
-    from capsella.papers.paper import current
-    from capsella.report.papers import paper_report, write_report
-
-    folder: Path = store.folder / paper.name
-    write_report(folder, paper_report(paper, current(paper, store, quick=quick), quick=quick))
-    return folder / "page.html"
-
-
-def _report_all(store: Store, *, quick: bool) -> None:
-    for paper in _with_results(store):
-        _report(paper, store, quick=quick)
-
-
-def _with_results(store: Store) -> Iterator[Any]:
-    from capsella.papers.paper import get_paper
-    from capsella.papers.targets import PAPERS
-
-    for name in PAPERS:
-        if (store.folder / name).is_dir() and get_paper(name).recipes:
-            yield get_paper(name)

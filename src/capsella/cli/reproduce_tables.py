@@ -25,10 +25,27 @@ def _grid(title: str, columns: Iterable[str], *, left: int = 1) -> Grid:
     return grid
 
 
-def show_import(terminal: Console, file: Path, found: Imported) -> None:
-    """Say what came of an archive."""
+def show_import(terminal: Console, file: Path, found: Imported, store: Store) -> None:
+    """Say what came of an archive, and how many of its results, as they are here now, no table counts."""
     text = f"{file}: {len(found.new)} new results, {len(found.replaced)} replaced, {len(found.kept)} here already"
     terminal.print(text, markup=False, soft_wrap=True)
+    there = (store.read(name) for name in (*found.new, *found.kept))
+    show_uncounted(terminal, (result for result in there if result is not None))
+
+
+def show_uncounted(terminal: Console, results: Iterable[Result]) -> None:
+    """Say how many results are of no recipe as it is now, if there are any: tables and verdicts leave them out."""
+    from capsella.papers.paper import is_current, recipe_of
+
+    aside = [result for result in results if not is_current(result)]
+    unknown = sum(recipe_of(result) is None for result in aside)
+    counts = {
+        "of another version of the recipe or of the arithmetic": len(aside) - unknown,
+        "of a row that nobody knows": unknown,
+    }
+    text = ", ".join(f"{count} {says}" for says, count in counts.items() if count)
+    if text:
+        terminal.print(f"results that do not count: {text}", markup=False, soft_wrap=True)
 
 
 def show_papers(terminal: Console, store: Store, *, quick: bool) -> None:
@@ -50,6 +67,7 @@ def show_papers(terminal: Console, store: Store, *, quick: bool) -> None:
             _minutes(results),
         )
     terminal.print(grid)
+    show_uncounted(terminal, (result for result in store.all() if result.quick == quick))
     terminal.print("capsella reproduce PAPER runs one; --quick its short version", markup=False)
 
 
@@ -59,7 +77,7 @@ def _minutes(results: Iterable[Result]) -> str:
 
 def show_status(terminal: Console, chosen: Selection, store: Store, *, quick: bool, seeds: int | None) -> None:
     """Show table by table what is recorded and what is left, of the rows that were picked."""
-    from capsella.papers.paper import current, jobs_of, recorded
+    from capsella.papers.paper import current, jobs_of, recipe_of, recorded
 
     paper = chosen.paper
     results = current(paper, store, quick=quick)
@@ -83,6 +101,9 @@ def show_status(terminal: Console, chosen: Selection, store: Store, *, quick: bo
             _minutes(own),
         )
     terminal.print(grid)
+    here = (result for result in store.all(f"{paper.name}/") if result.quick == quick)
+    # of the paper's other rows nothing was asked; a row that nobody knows cannot be asked for.
+    show_uncounted(terminal, (result for result in here if result.recipe in picked or recipe_of(result) is None))
     show_verdicts(terminal, chosen, store, quick=quick)
 
 

@@ -315,10 +315,16 @@ def current(paper: Paper, store: Store, *, quick: bool = False) -> list[Result]:
     return [result for result in store.all(f"{paper.name}/") if result.quick == quick and is_current(result)]
 
 
+def recipe_of(result: Result) -> Recipe | None:
+    """Return the recipe of a result as it is now; None of a row, or of a paper, that nobody knows."""
+    name = result.recipe.split("/")[0]
+    recipes = get_paper(name).recipes if name in PAPERS else ()
+    return next((recipe for recipe in recipes if recipe.key == result.recipe), None)
+
+
 def is_current(result: Result) -> bool:
     """Tell whether a result is of its recipe as it is now, with the arithmetic as it is now."""
-    known = {recipe.key: recipe for recipe in get_paper(result.recipe.split("/")[0]).recipes}
-    recipe = known.get(result.recipe)
+    recipe = recipe_of(result)
     if recipe is None or (result.quick and recipe.quick is None):
         return False
     return result.fingerprint == recipe.job(0, quick=result.quick).fingerprint

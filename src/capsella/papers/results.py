@@ -10,6 +10,7 @@ from typing import Any
 
 from capsella.errors import DataError
 from capsella.papers.recipe import run_name
+from capsella.papers.sound import check_sound
 
 FORMAT = 1
 _CURVE = ("step", "loss", "accuracy")
@@ -152,7 +153,7 @@ def from_json(text: str | bytes, *, where: str) -> Result:
     """
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where} is no JSON ({error})") from error
     if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
         raise DataError(f"{where} is no result of capsella reproduce; expected one of format {FORMAT}")
@@ -162,23 +163,10 @@ def from_json(text: str | bytes, *, where: str) -> Result:
         for name, each in known.items()
         if name not in content and each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
     ]
-    strange = [name for name in content if name not in known]
+    # a name from a file may be anything, a line's end too.
+    strange = [name if name.isidentifier() else ascii(name) for name in content if name not in known]
     if missing or strange:
         raise DataError(f"{where} is no result of capsella reproduce: {', '.join(missing or strange)} is wrong or missing")
     result = Result(**content)
-    _check(result, where)
+    check_sound(vars(result), where=where)
     return result
-
-
-def _check(result: Result, where: str) -> None:
-    parts = result.recipe.split("/") if isinstance(result.recipe, str) else []
-    # a name becomes a path.
-    sound = len(parts) == 3 and all(
-        part and part.strip(".") and part.replace("-", "").replace("_", "").replace(".", "").isalnum() for part in parts
-    )
-    if not sound or not isinstance(result.seed, int) or isinstance(result.seed, bool) or result.seed < 0:
-        raise DataError(
-            f"{where} names recipe {result.recipe!r}, seed {result.seed!r}; expected <paper>/<table>/<row> and a seed"
-        )
-    if not isinstance(result.environment, dict) or not isinstance(result.environment.get("numerics"), int):
-        raise DataError(f"{where} does not say its numerics version")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import gzip
 import io
 import os
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from capsella.data.places import whole_or_nothing
-from capsella.errors import DataError
+from capsella.errors import DataError, RunError
 from capsella.papers.recipe import Job
 from capsella.papers.results import Result, from_json, to_json
 
@@ -56,7 +58,11 @@ class Store:
         path = self.path(name)
         if not path.is_file():
             return None
-        result = from_json(path.read_bytes(), where=str(path))
+        try:
+            result = from_json(path.read_bytes(), where=str(path))
+        except (OSError, DataError) as error:
+            why = f"{path} cannot be read ({error.strerror or error})" if isinstance(error, OSError) else error
+            raise DataError(f"{why}; take it away, and the run is made again") from error
         if result.name != name:
             raise DataError(f"{path} holds the result of {result.name}; take it away or put it where it belongs")
         return result
@@ -78,18 +84,21 @@ class Store:
     def write(self, result: Result) -> Path:
         """Write a result, whole or not at all."""
         path = self.path(result.name)
-        with whole_or_nothing(path) as file:
+        with said(path), whole_or_nothing(path) as file:
             file.write(to_json(result).encode())
         return path
 
     def export(self, file: str | os.PathLike[str], *, prefix: str = "") -> int:
         """Write all results, or those whose name begins with ``prefix``, to one archive; return how many.
 
-        The archive is whole at any moment, and the same results give the same bytes.
+        The archive is whole at any moment, and the same results give the same bytes. Of no results none is written, and it is
+        only looked whether one could be.
         """
         results = list(self.all(prefix))
         try:
-            with whole_or_nothing(Path(file)) as target:
+            if Path(file).is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            with contextlib.suppress(_Nothing), whole_or_nothing(Path(file)) as target:
                 _pack(results, target)
         except OSError as error:
             reason = error.strerror or error
@@ -123,7 +132,23 @@ class Store:
         return Imported(**{kind: tuple(names) for kind, names in lists.items()})
 
 
-def _pack(results: Iterable[Result], target: BinaryIO) -> None:
+class _Nothing(Exception):
+    """There is nothing to be packed."""
+
+
+@contextlib.contextmanager
+def said(place: Path) -> Iterator[None]:
+    """Say in one line what the system has against writing to a place, such as a disc that is full."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise RunError(f"{place} cannot be written ({reason}); the same command goes on once it can be") from error
+
+
+def _pack(results: Sequence[Result], target: BinaryIO) -> None:
+    if not results:
+        raise _Nothing
     # no time of day in it.
     with (
         gzip.GzipFile(fileobj=target, mode="wb", mtime=0, filename="") as squeezed,
@@ -150,7 +175,9 @@ def unpack(path: Path) -> list[Result]:
                 file = archive.extractfile(entry) if entry.isfile() else None
                 if file is None:
                     raise DataError(f"{path} has {entry.name!r}, which is no result; expected what --export wrote")
-                found.append(from_json(file.read(), where=f"{path}, {entry.name}"))
+                found.append(from_json(file.read(), where=f"{path}, {entry.name!r}"))
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
+        raise ValueError(f"import={str(path)!r} cannot be read ({error.strerror}); expected what --export wrote") from error
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         why = getattr(error, "strerror", None) or error
         raise DataError(f"{path} cannot be read ({why}); expected what --export wrote") from error

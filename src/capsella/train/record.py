@@ -92,7 +92,8 @@ def _installed() -> tuple[tuple[str, str], ...]:
 def commit() -> str | None:
     """Return the commit of the checkout this code runs from, with ``+`` where files differ from it.
 
-    ``$CAPSELLA_COMMIT`` stands in where the code was copied without its history; None where nothing is known.
+    ``$CAPSELLA_COMMIT`` stands in where the code was copied without its history: as it would be found there, with its ``+`` if
+    files differed. None where nothing is known.
     """
     given = os.environ.get("CAPSELLA_COMMIT")
     if given:
