@@ -37,7 +37,7 @@ def test_what_a_short_version_shows_is_a_claim_that_it_can_decide(paper: str) ->
     for key in SHOWN[paper]:
         claim = claims[f"{paper}/{key}"]
         assert not claim.is_long
-        assert set(claim.recipes) <= quick
+        assert set(claim.recipes) & quick if claim.is_partial else set(claim.recipes) <= quick
 
 
 @pytest.mark.paper

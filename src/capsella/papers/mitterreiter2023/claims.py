@@ -11,7 +11,7 @@ from capsella.papers.deciding import span_of
 from capsella.papers.mitterreiter2023.cure_claims import CURE_CLAIMS
 from capsella.papers.mitterreiter2023.deciding import all_layers, lives, mean_of_layer
 from capsella.papers.mitterreiter2023.nets import CLASSES, DEPTHS, net
-from capsella.papers.mitterreiter2023.routes import ROUTES
+from capsella.papers.mitterreiter2023.routes import ROUTE_QUESTIONS, ROUTES
 from capsella.papers.mitterreiter2023.sweep_claims import SWEEP_CLAIMS, SWEEP_QUESTIONS
 from capsella.papers.verdicts import Claim, Evidence, Missing
 
@@ -204,6 +204,7 @@ CLAIMS = (
     *ROUTES,
     *SWEEP_CLAIMS,
     *CURE_CLAIMS,
+    *ROUTE_QUESTIONS,
     *SWEEP_QUESTIONS,
     Claim(
         "mitterreiter2023/beyond-chance",

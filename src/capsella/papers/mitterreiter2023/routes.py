@@ -130,6 +130,8 @@ ROUTES = (
         (GROWTH,),
         _costs,
     ),
+)
+ROUTE_QUESTIONS = (
     Claim(
         "mitterreiter2023/uniform-learned",
         "Nets with uniform couplings classify affine digits better at the depths where nets of both routings learn at all.",
