@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from capsella.papers.deciding import all_of
 from capsella.papers.mitterreiter2023.cures import CURE_DEPTHS, CURES, QUICK_CURES, QUICK_DEPTHS, cure
 from capsella.papers.mitterreiter2023.deciding import ALIVE, LEARNED, LUCK, SHORT_LUCK, STATIC, is_more
-from capsella.papers.mitterreiter2023.living import DEPTHS, KEPT, Net, deepest_alive, first_gradient, nets_of, routing_of
+from capsella.papers.mitterreiter2023.living import KEPT, Net, deepest_alive, nets_of, weakest_gradient
 from capsella.papers.mitterreiter2023.nets import WIDTH
 from capsella.papers.mitterreiter2023.ranks import trend
 from capsella.papers.verdicts import Claim, Evidence
 
+# Adam's: a gradient below it moves nothing.
+_EPSILON = 1e-8
 _DEEP = 8
 """Capsule layers from which on a net is deep: the deepest of the paper's text has five."""
 
@@ -143,22 +145,15 @@ def _tree(evidence: Evidence) -> tuple[bool | None, str]:
 
 
 def _reached(evidence: Evidence) -> tuple[bool | None, str]:
-    """Compare, among nets of one depth, the gradient of the first layer at the start of those that learn and of the others.
-
-    EM is left out: its scores are no lengths, and its gradients of another size.
-    """
-    names = [name for name in CURES if routing_of(name) != "em"]
-    answers, parts = [], []
-    for depth in DEPTHS:
-        nets = [net for name in names if (net := nets_of(evidence, name).get(depth)) is not None]
-        good, bad = (
-            [g for net in nets if net.learned == which and (g := first_gradient(evidence, net)) is not None]
-            for which in (True, False)
-        )
-        if good and bad:
-            answers.append(min(good) > max(bad))
-            parts.append(f"{depth} layers: at least {min(good):.0e} beside at most {max(bad):.0e}")
-    return all_of(answers) if answers else None, "; ".join(parts) or "at no depth do some nets learn and others not"
+    """Ask whether nets learn just where every layer's gradient is one that the optimiser feels."""
+    nets = [net for name in CURES for net in nets_of(evidence, name).values()]
+    known = [(net, least) for net in nets if (least := weakest_gradient(evidence, net)) is not None]
+    felt, unfelt = ([net for net, least in known if (least >= _EPSILON) == which] for which in (True, False))
+    good, bad = (sum(net.learned for net in some) for some in (felt, unfelt))
+    stuck = [f"{net.label} ({net.depth} layers)" for net in felt if not net.learned]
+    says = f"of {len(unfelt)} nets with such a layer {bad} learn, of {len(felt)} others {good}"
+    says += f"; not {'; '.join(stuck)}" if stuck else ""
+    return (good == len(felt) and bad == 0) if felt and unfelt else None, says
 
 
 def _uniform(evidence: Evidence) -> tuple[bool | None, str]:
@@ -209,9 +204,8 @@ CURE_CLAIMS = (
     ),
     _claim(
         "gradients",
-        "Among nets of one depth, those that learn are the ones whose first layer has the larger gradients at the start.",
+        "Nets with a layer whose gradient is under Adam's epsilon of 1e-8 at the start do not learn, and all others do.",
         _reached,
-        *(name for name in CURES if routing_of(name) != "em"),
     ),
     _claim(
         "depth-helps", "Among living nets of one cure, deeper ones classify affine digits better.", _depth_helps, is_long=True

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from capsella.papers.mitterreiter2023.cures import COUPLINGS, CURE_DEPTHS, CURES, STARTS, cure
+from capsella.papers.mitterreiter2023.curing import LEAST
 from capsella.papers.mitterreiter2023.living import Net, deepest_alive, nets_of, shown_tree
 from capsella.papers.paper import Line, Plot, Summary, Trees
 from capsella.papers.readings import dig
@@ -92,7 +93,7 @@ CURE_PLOTS: tuple[Plot | Trees, ...] = (
     ),
     Trees(
         "living-tree",
-        "Parse trees of an affine digit, as it is and turned by 20°, in the living net that the table marks as drawn",
+        f"Parse trees of an affine digit, as it is and turned by 20°, in the net marked as drawn; couplings from {LEAST} on",
         "pair",
         _tree,
     ),

@@ -29,6 +29,9 @@ PROBE = 256
 TREE_DEPTHS = (12, 20)
 """Capsule layers of nets of which a parse tree is kept: of deeper ones it would make records large."""
 
+LEAST = 0.1
+"""From here on a coupling is drawn; one of 16 equal ones is not."""
+
 _OF_LAYER = ("capsules", "cnm", "car", "cds", "cdr", "dyr", "dys", "live_targets", "entropy")
 
 
@@ -114,13 +117,20 @@ def _tree(found: Diagnosis) -> dict[str, Any] | None:
         return None
     images = torch.tensor(pictures["images"])[:, 0] / 255
     return {
-        "trees": [_hundredths(pictures["trees"][0])],
-        "view": _hundredths(pictures["view"]),
+        "trees": [_strong(pictures["trees"][0])],
+        "view": _strong(pictures["view"]),
         "statistics": None,
         "class_names": pictures["class_names"],
         # the turned image is the last one.
         "images": [pack(image[None], columns=1) for image in (images[0], images[-1])],
     }
+
+
+def _strong(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out the couplings that would make a picture of many layers a hairball."""
+    found: dict[str, Any] = _hundredths(dict(tree))
+    edges = [[[each if each >= LEAST else 0 for each in row] for row in gap] for gap in found["edges"]]
+    return {**found, "edges": edges}
 
 
 def _hundredths(value: Any) -> Any:

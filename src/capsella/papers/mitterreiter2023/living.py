@@ -140,10 +140,15 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def first_gradient(evidence: Evidence, net: Net) -> float | None:
-    """Return the gradient of the first routing layer's weights at the start, mean over the runs of a net."""
-    results = evidence.results(cure(net.name, net.depth))
-    return _mean([dig(result.measured, "mitterreiter2023.cured", "start", "gradients", 0) for result in results])
+def weakest_gradient(evidence: Evidence, net: Net) -> float | None:
+    """Return the gradient of the layer that has least at the start, mean over the runs of a net; None where nobody knows."""
+    found = []
+    for result in evidence.results(cure(net.name, net.depth)):
+        gradients = dig(result.measured, "mitterreiter2023.cured", "start", "gradients")
+        if not gradients or None in gradients:
+            return None
+        found.append(min(gradients))
+    return statistics.fmean(found)
 
 
 def deepest_alive(evidence: Evidence, name: str) -> Net | None:
