@@ -33,6 +33,7 @@ from capsella.papers.mitterreiter2023.curing import look_inside, settled
 from capsella.papers.mitterreiter2023.living import beyond_chance, deepest_alive, nets_of, routing_of, shown_tree
 from capsella.papers.mitterreiter2023.nets import placed_plan
 from capsella.papers.paper import get_paper, select
+from capsella.papers.readings import READINGS
 from capsella.papers.results import Result
 from capsella.papers.verdicts import Evidence
 from capsella.report.papers import paper_report
@@ -254,6 +255,20 @@ def test_short_versions_show_what_they_have_time_for(name: str) -> None:
     short = {cure(name, depth) for name in QUICK_CURES for depth in QUICK_DEPTHS}
     kept = [each for each in all_results(depths=QUICK_DEPTHS, quick=True) if each.recipe in short]
     assert CLAIMS[name].find(Evidence(kept)).verdict == "holds"
+
+
+def test_a_net_that_came_to_no_number_does_not_live() -> None:
+    results = [each for each in all_results() if each.recipe != cure("lengths", 12)]
+    lost = made("lengths", 12)
+    broken = {"mitterreiter2023.cured": {**lost.measured["mitterreiter2023.cured"], "non_finite": 1.0}}
+    failed = replace(lost, status="non-finite", measured=broken)
+    finding = CLAIMS["start"].find(Evidence([*results, failed]))
+    assert finding.verdict == "does not hold"
+    assert "12 layers no number right, no number dead" in finding.statistic
+    assert all(READINGS[name](failed) is None for name in ("affine", "dead_hidden", "dynamics", "final"))
+    (plot,) = [each for each in PAPER.plots if each.key == "cures-dead-starts"]
+    (line,) = [each for each in plot.lines(Evidence([*results, failed])) if each.label == "length-preserving start"]
+    assert line.x == (3.0, 5.0, 8.0, 20.0)
 
 
 # ---- the answer

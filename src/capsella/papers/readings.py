@@ -121,8 +121,12 @@ def measured(*keys: str | int) -> Callable[[Result], float | None]:
 
 
 def examined(result: Result) -> dict[str, Any] | None:
-    """Return what was found of a net by whichever examination its recipe has (mitterreiter2023); None where it has none."""
-    return next((dict(result.measured[name]) for name in _EXAMINATIONS if result.measured.get(name)), None)
+    """Return what was found of a net by whichever examination its recipe has (mitterreiter2023).
+
+    None where it has none, and of a net that answers with what is no number: nothing that is counted of it means anything.
+    """
+    found = next((dict(result.measured[name]) for name in _EXAMINATIONS if result.measured.get(name)), None)
+    return None if found is None or found.get("non_finite") else found
 
 
 def of_layer(number: int, figure: str) -> Callable[[Result], float | None]:

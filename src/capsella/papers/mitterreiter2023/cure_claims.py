@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from capsella.papers.deciding import all_of
 from capsella.papers.mitterreiter2023.cures import CURE_DEPTHS, CURES, QUICK_CURES, QUICK_DEPTHS, cure
 from capsella.papers.mitterreiter2023.deciding import ALIVE, LEARNED, LUCK, SHORT_LUCK, STATIC, is_more
-from capsella.papers.mitterreiter2023.living import KEPT, Net, deepest_alive, nets_of, weakest_gradient
+from capsella.papers.mitterreiter2023.living import KEPT, Net, deepest_alive, nets_of, share_of, weakest_gradient
 from capsella.papers.mitterreiter2023.nets import WIDTH
 from capsella.papers.mitterreiter2023.ranks import trend
 from capsella.papers.verdicts import Claim, Evidence
@@ -54,7 +54,7 @@ def _needed(evidence: Evidence) -> tuple[bool | None, str]:
     nets = nets_of(evidence, "published")
     deep = [net for depth, net in nets.items() if depth >= _DEEP]
     says = ", ".join(
-        f"{net.dead:.0%} with {net.depth} layers{'' if net.learned else ' (not learned)'}" for net in nets.values()
+        f"{share_of(net.dead)} with {net.depth} layers{'' if net.learned else ' (not learned)'}" for net in nets.values()
     )
     if not deep:
         return None, f"dead hidden capsules: {says}"
@@ -74,7 +74,7 @@ def _alone(name: str) -> Callable[[Evidence], tuple[bool | None, str]]:
 
     def decide(evidence: Evidence) -> tuple[bool | None, str]:
         depth, nets = reach(evidence, name), nets_of(evidence, name)
-        parts = [f"{net.depth} layers {net.accuracy:.1%} right, {net.dead:.0%} dead" for net in nets.values()]
+        parts = [f"{net.depth} layers {share_of(net.accuracy)} right, {share_of(net.dead)} dead" for net in nets.values()]
         return None if depth is None else depth == max(asked(evidence)), "; ".join(parts)
 
     return decide

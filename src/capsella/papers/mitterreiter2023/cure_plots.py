@@ -29,7 +29,7 @@ def _by_depth(evidence: Evidence, *, kind: str, figure: Callable[[Net], float | 
     lines = []
     for name in _names(kind):
         found = {depth: figure(net) for depth, net in nets_of(evidence, name).items()}
-        known = {float(depth): value for depth, value in found.items() if value is not None}
+        known = {float(depth): value for depth, value in found.items() if value is not None and math.isfinite(value)}
         lines += [Line(CURES[name].label, tuple(known), tuple(known.values()))] if known else []
     return lines
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ DYNAMIC = ("agreement", "em")
 
 @dataclass(frozen=True)
 class Net:
-    """A net of a cure, as its record has it; figures are means over its runs.
+    """A net of a cure, as its record has it; figures are means over its runs, of one that came to no number NaN or None.
 
     Attributes:
         name: of ``CURES``.
@@ -87,6 +88,8 @@ def nets_of(evidence: Evidence, name: str) -> dict[int, Net]:
 def _net(evidence: Evidence, name: str, depth: int) -> Net:
     key = cure(name, depth)
     results = evidence.results(key)
+    if any(dig(result.measured, "mitterreiter2023.cured", "non_finite") for result in results):
+        return Net(name, depth, math.nan, False, math.nan, None, None, None, None)
     layers = [_layers(result, key) for result in results]
     return Net(
         name,
@@ -133,6 +136,16 @@ _ROOM = 1e-3
 def _lost(result: Result) -> float | None:
     found = dig(result.measured, "mitterreiter2023.cured", "routing_matters")
     return None if not found else float(found["own"]) - float(found["other"])
+
+
+def share_of(value: float) -> str:
+    """Write a share as a percentage, and what is no number as that.
+
+    Example:
+        >>> share_of(0.256), share_of(float("nan"))
+        ('26%', 'no number')
+    """
+    return "no number" if math.isnan(value) else f"{value:.0%}"
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
