@@ -51,7 +51,7 @@ _SWEEP = (
 )
 _CURED_NETS = (
     "what is changed in the cures is ours, and so are their depths; one run of each net",
-    f"at most {CURE_EPOCHS} epochs, where the net of Table 1 has 60: by then a net that learns has learned",
+    f"at most {CURE_EPOCHS} epochs, where the net of Table 1 has 60: one that would learn later counts as one that does not",
 )
 _CIFAR = (
     "the net and its training are those of a notebook of the authors, which routes by attention: the paper does not say",
