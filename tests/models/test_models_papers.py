@@ -191,6 +191,9 @@ def test_peer2022_s_em_runs_with_the_departures_of_its_code() -> None:
         by_agreement = create_model("deep_capsnet")
     assert [layer.out_dim for layer in by_agreement.layers] == [12, 12, 12, 16]
     assert by_agreement.decoder.mask == "normal"
+    with torch.device("meta"):
+        parsing = [create_model("parse_capsnet", image_size=40, routing="em", **of) for of in ({}, {"em_as": "peer2022"})]
+    assert [model.layers[0].options for model in parsing] == [{}, peer2022_options()]
 
 
 def test_mitterreiter2023_s_net_learns_priors_for_agreement_and_squashes_exponentially() -> None:

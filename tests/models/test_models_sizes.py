@@ -147,6 +147,7 @@ def test_an_unknown_model_lists_near_matches_and_all_names() -> None:
         ("convnet_r", {"reconstruction": "conditional"}, ValueError, "reconstruction='conditional' is unknown"),
         ("deep_capsnet", {"depth": 1}, ValueError, "depth=1 is too small; expected an int of at least 2"),
         ("deep_capsnet", {"em_as": "peer"}, ValueError, "em_as='peer' is unknown"),
+        ("parse_capsnet", {"em_as": "peer"}, ValueError, "em_as='peer' is unknown"),
         ("deep_capsnet", {"hidden_dim": 0}, ValueError, "hidden_dim=0"),
         ("deep_capsnet", {"channels": 0}, ValueError, "channels=0 is too small"),
         ("deep_capsnet", {"types": 0}, ValueError, "types=0 is too small"),

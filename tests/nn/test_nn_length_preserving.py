@@ -225,3 +225,12 @@ def test_layers_may_be_called_by_keyword() -> None:
     net, images = Named(), capsules(16, 8, 6)
     length_preserving_(net, images)
     assert measured_lengths(net, images)["layer"] == pytest.approx(0.5, rel=WITHIN)
+
+
+def test_the_model_runs_once_however_deep_it_is() -> None:
+    net, images, runs = stack(12), capsules(16, 8, 6), []
+    net.register_forward_pre_hook(lambda module, args: runs.append(len(args)))
+    length_preserving_(net, images)
+    assert len(runs) == 1
+    # nothing is left on the layers.
+    assert not any(layer._forward_pre_hooks for layer in net)

@@ -184,6 +184,15 @@ def test_a_claim_without_all_its_runs_is_undecided() -> None:
     assert unread.find(Evidence([result("a/b/c", validation=(None,))])).verdict == "undecided"
 
 
+def test_some_claims_are_decided_by_what_has_run() -> None:
+    recipes = ("a/b/c", "a/b/d", "a/b/e")
+    claim = Claim("a/x", "text", "ours", recipes, lambda evidence: (True, "because"), is_partial=True)
+    found = claim.find(Evidence([result("a/b/c", 0), result("a/b/d", 0), result("a/b/d", 1)]))
+    assert (found.verdict, found.statistic, found.seeds) == ("holds", "because", 1)
+    nothing = claim.find(Evidence([result("a/b/z")]))
+    assert (nothing.verdict, nothing.statistic, nothing.seeds) == ("undecided", "not run: b/c, b/d, b/e", 0)
+
+
 def test_parts_that_are_not_there_are_none() -> None:
     assert dig(None, "a") is None
     assert dig({"a": [1]}, "a", -1) == 1

@@ -117,6 +117,7 @@ def parse_capsnet(
     reconstruction: str = "conditional",
     backbone: str = "affnist",
     residual: bool = False,
+    em_as: str = "defined",
 ) -> CapsuleNet:
     """Build mitterreiter2023's net: a backbone whose last, depthwise convolution covers the map, then capsule layers.
 
@@ -135,6 +136,7 @@ def parse_capsnet(
         reconstruction: ``"conditional"``, ``"normal"`` or ``"none"``.
         backbone: ``"affnist"`` or ``"cifar10"``; ``"small"`` is for quick runs on a CPU.
         residual: squash(u + v) in the place of v, where the layer below has as many capsules of the same size.
+        em_as: EM as ``"defined"`` by its function, or as in ``"peer2022"``'s code.
     """
     sizes = [16, 16, 16, 16, num_classes] if capsules is None else list(capsules)
     layer_dims = [dim] * len(sizes) if isinstance(dim, int) else list(dim)
@@ -148,7 +150,7 @@ def parse_capsnet(
     check_choice("backbone", backbone, tuple(_BACKBONES))
     trunk, channels, left = _BACKBONES[backbone](in_channels, sizes[0] * layer_dims[0], image_size)
     image_shape = (in_channels, *image_size)
-    options = routing_options(routing, squash=squash, num_iters=num_iters, normalise=normalise)
+    options = routing_options(routing, squash=squash, em_as=em_as, num_iters=num_iters, normalise=normalise)
     if prior or (prior is None and "prior" in R.get(routing).optional):
         options["prior"] = True
     return CapsuleNet(

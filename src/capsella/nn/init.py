@@ -194,45 +194,39 @@ def length_preserving_(model: nn.Module, images: Tensor, length: float = 0.5) ->
     # running statistics and the like: the batch is looked at, not learned from.
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     weights: list[tuple[RoutingLayer, Tensor]] = []
-    try:
-        layers = _in_order(model, images)
-        weights += [(layer, layer.weight.clone()) for _, layer in layers]
-        return [_rescale(model, images, name, layer, length) for name, layer in layers]
-    except BaseException:
-        for layer, weight in weights:
-            layer.weight.copy_(weight)
-        raise
-    finally:
-        for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])
+    found: list[LayerScale] = []
 
+    def rescale(name: str, layer: RoutingLayer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # the search calls the layer, too.
+        if all(each is not layer for each, _ in weights):
+            weights.append((layer, layer.weight.clone()))
+            found.append(_rescale(name, layer, args, kwargs, length))
 
-def _in_order(model: nn.Module, images: Tensor) -> list[tuple[str, RoutingLayer]]:
-    """List the routing layers in the order in which they run."""
-    order: list[tuple[str, RoutingLayer]] = []
+    # one pass: a layer is rescaled as it comes up, with everything below it already rescaled, and passes on what it then gives.
     hooks = [
-        layer.register_forward_pre_hook(lambda layer, _, name=name: order.append((name, layer)))
+        layer.register_forward_pre_hook(
+            lambda layer, args, kwargs, name=name: rescale(name, layer, args, kwargs), with_kwargs=True
+        )
         for name, layer in ((name or type(layer).__name__, layer) for name, layer in model.named_modules())
         if isinstance(layer, RoutingLayer)
     ]
     try:
         model(images)
+        if not found:
+            raise ValueError("model has no capsule layer that ran on images; expected CapsuleLinear or CapsuleConv2d")
+        return found
+    except BaseException:
+        for layer, weight in weights:
+            layer.weight.copy_(weight)
+        raise
     finally:
         for hook in hooks:
             hook.remove()
-    if not order:
-        raise ValueError("model has no capsule layer that ran on images; expected CapsuleLinear or CapsuleConv2d")
-    return list(dict.fromkeys(order))
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
 
 
-def _rescale(model: nn.Module, images: Tensor, name: str, layer: RoutingLayer, length: float) -> LayerScale:
-    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-    hook = layer.register_forward_pre_hook(lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True)
-    try:
-        model(images)
-    finally:
-        hook.remove()
-    args, kwargs = calls[0]
+def _rescale(name: str, layer: RoutingLayer, args: tuple[Any, ...], kwargs: dict[str, Any], length: float) -> LayerScale:
     weight = layer.weight.clone()
 
     def mean_length(scale: float) -> float:

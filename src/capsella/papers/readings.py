@@ -26,6 +26,8 @@ LAYER_FIGURES = {
 }
 """Figures of a capsule layer (mitterreiter2023), and their units."""
 
+# measures that examine a net layer by layer, a recipe has one of them.
+_EXAMINATIONS = ("mitterreiter2023.dynamics", "mitterreiter2023.look", "mitterreiter2023.cured")
 # readings in a row: a lucky one is no start.
 _ROW = 4
 # of a training, and steps at the most: what counts as early.
@@ -118,11 +120,20 @@ def measured(*keys: str | int) -> Callable[[Result], float | None]:
     return read
 
 
+def examined(result: Result) -> dict[str, Any] | None:
+    """Return what was found of a net by whichever examination its recipe has (mitterreiter2023).
+
+    None where it has none, and of a net that answers with what is no number: nothing that is counted of it means anything.
+    """
+    found = next((dict(result.measured[name]) for name in _EXAMINATIONS if result.measured.get(name)), None)
+    return None if found is None or found.get("non_finite") else found
+
+
 def of_layer(number: int, figure: str) -> Callable[[Result], float | None]:
     """Return what reads a figure of a capsule layer, counted from 1 (mitterreiter2023); ``alive``: not dead."""
 
     def read(result: Result) -> float | None:
-        layer = dig(result.measured, "mitterreiter2023.dynamics", "layers", number - 1)
+        layer = dig(examined(result), "layers", number - 1)
         if layer is None:
             return None
         found = layer["capsules"] - layer["cds"] if figure == "alive" else layer.get(figure)
@@ -133,8 +144,20 @@ def of_layer(number: int, figure: str) -> Callable[[Result], float | None]:
 
 def dead_hidden(result: Result) -> float | None:
     """Return the share of dead capsules among those between the primary and the class capsules (mitterreiter2023)."""
-    hidden = (dig(result.measured, "mitterreiter2023.dynamics", "layers") or [])[1:-1]
+    hidden = (dig(examined(result), "layers") or [])[1:-1]
     return sum(layer["cds"] for layer in hidden) / sum(layer["capsules"] for layer in hidden) if hidden else None
+
+
+def affine_accuracy(result: Result) -> float | None:
+    """Return the accuracy on the images that a net was examined on (mitterreiter2023)."""
+    found = dig(examined(result), "accuracy")
+    return None if found is None else float(found)
+
+
+def dynamics(result: Result) -> float | None:
+    """Return the mean rate of routing dynamics over the layers that have one (mitterreiter2023)."""
+    rates = [layer["dyr"] for layer in dig(examined(result), "layers") or [] if layer["dyr"] is not None]
+    return statistics.fmean(rates) if rates else None
 
 
 def generated_early(result: Result) -> float | None:
@@ -254,7 +277,8 @@ READINGS: dict[str, Reading] = {
     "coupling_sum": Reading(
         measured("chen2019.couplings", "over_classes", "mean"), "Mean sum of a capsule's couplings over the classes", "ratio"
     ),
-    "affine": Reading(measured("mitterreiter2023.dynamics", "accuracy"), "Accuracy on the images that the net is diagnosed on"),
+    "affine": Reading(affine_accuracy, "Accuracy on the images that the net is diagnosed on"),
+    "dynamics": Reading(dynamics, "Rate of routing dynamics, mean over the layers", "ratio"),
     "dead_hidden": Reading(dead_hidden, "Share of the hidden capsules that are dead"),
     "growth_n": Reading(
         measured("mitterreiter2023.growth", "n", "exponents", "rba_seconds"), "Power of n by which the time grows", "ratio"

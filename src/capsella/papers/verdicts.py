@@ -143,6 +143,8 @@ class Claim:
         recipes: that it rests on.
         decide: from the evidence to verdict and statistic; called only where there is a result of every recipe.
         is_long: whether the short versions end before it can be seen.
+        is_partial: whether it is decided by those of its recipes that have run, one at the least, and says itself when they
+            are too few.
     """
 
     key: str
@@ -151,13 +153,15 @@ class Claim:
     recipes: tuple[str, ...]
     decide: Callable[[Evidence], tuple[bool | None, str]]
     is_long: bool = False
+    is_partial: bool = False
 
     def find(self, evidence: Evidence) -> Finding:
         """Decide it; undecided where a result is missing, or where the statistic says neither."""
+        ran = [recipe for recipe in self.recipes if evidence.has(recipe)]
         missing = [recipe for recipe in self.recipes if not evidence.has(recipe)]
-        if missing:
+        if not ran or (missing and not self.is_partial):
             return Finding(UNDECIDED, f"not run: {_listed(missing)}")
-        seeds = min(len(evidence.results(recipe)) for recipe in self.recipes)
+        seeds = min(len(evidence.results(recipe)) for recipe in ran)
         if self.is_long and evidence.is_quick:
             return Finding(UNDECIDED, "the short versions end before it can be seen", seeds)
         try:

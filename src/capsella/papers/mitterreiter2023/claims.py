@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from capsella.papers.deciding import span_of
+from capsella.papers.mitterreiter2023.cure_claims import CURE_CLAIMS
 from capsella.papers.mitterreiter2023.deciding import all_layers, lives, mean_of_layer
 from capsella.papers.mitterreiter2023.nets import CLASSES, DEPTHS, net
-from capsella.papers.mitterreiter2023.routes import ROUTES
+from capsella.papers.mitterreiter2023.routes import ROUTE_QUESTIONS, ROUTES
+from capsella.papers.mitterreiter2023.sweep_claims import SWEEP_CLAIMS, SWEEP_QUESTIONS
 from capsella.papers.verdicts import Claim, Evidence, Missing
 
 _NET = net()
@@ -200,6 +202,10 @@ CLAIMS = (
         is_long=True,
     ),
     *ROUTES,
+    *SWEEP_CLAIMS,
+    *CURE_CLAIMS,
+    *ROUTE_QUESTIONS,
+    *SWEEP_QUESTIONS,
     Claim(
         "mitterreiter2023/beyond-chance",
         "Less than half of what could be invariant in the primary capsules beyond chance is so under large changes of view.",

@@ -7,16 +7,25 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from capsella.papers.readings import dig
+from capsella.papers.readings import dig, examined, final
 from capsella.papers.verdicts import ENOUGH, Evidence, Missing
 
 LUCK, SHORT_LUCK = 0.01, 0.03
 """Of single runs: what accuracies of two of one net may differ by, in whole runs and in short ones."""
 
+LEARNED = 0.8
+"""Of the placed test images: from where on a net has learned."""
+
+ALIVE = 0.1
+"""Of the hidden capsules: a net of which at most so many are dead lives."""
+
+STATIC = 2.0
+"""Live targets: below, the paper calls routing almost static."""
+
 
 def all_layers(evidence: Evidence, row: str) -> list[list[dict[str, Any]]]:
     """Return what was measured of the layers of each run; raise ``Missing`` where a run was not measured."""
-    return [_found(result.measured, row, "mitterreiter2023.dynamics", "layers") for result in evidence.results(row)]
+    return [_found(examined(result), row, "layers") for result in evidence.results(row)]
 
 
 def lives(evidence: Evidence, row: str) -> list[list[dict[str, Any]]]:
@@ -46,6 +55,11 @@ def mean_dynamics(evidence: Evidence, row: str) -> list[float]:
     if not all(found):
         raise Missing(row)
     return [statistics.fmean(rates) for rates in found]
+
+
+def has_learned(evidence: Evidence, row: str) -> bool:
+    """Tell whether every run of a row has learned; one that came to no number has not."""
+    return all((final(result) or 0.0) >= LEARNED for result in evidence.results(row))
 
 
 def noise_of(one: Sequence[float], other: Sequence[float], luck: float) -> float:

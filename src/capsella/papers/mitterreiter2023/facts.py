@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from capsella.papers.mitterreiter2023.nets import DEPTHS, net, photographs
-from capsella.papers.readings import dig
+from capsella.papers.mitterreiter2023.sweep import SWEEP
+from capsella.papers.readings import dig, examined
 from capsella.papers.results import Result
 from capsella.papers.verdicts import Evidence, Fact
 
 
 def layers(result: Result) -> list[dict[str, float]]:
     """Return what was measured of each layer, primary capsules first; nothing where nothing was."""
-    return list(dig(result.measured, "mitterreiter2023.dynamics", "layers") or [])
+    return list(dig(examined(result), "layers") or [])
 
 
 def _target(evidence: Evidence) -> float | None:
@@ -20,7 +21,8 @@ def _target(evidence: Evidence) -> float | None:
 
 def _largest(evidence: Evidence) -> float | None:
     """Return the largest share of dead capsules in a layer of any net that agreement routes."""
-    rows = [*(net("agreement", depth) for depth in DEPTHS), photographs("agreement")]
+    swept = [cell.key for cell in SWEEP if cell.routing == "agreement"]
+    rows = [*(net("agreement", depth) for depth in DEPTHS), photographs("agreement"), *swept]
     found = [layer["cdr"] for row in rows if evidence.has(row) for result in evidence.results(row) for layer in layers(result)]
     return max(found, default=None)
 
@@ -48,7 +50,7 @@ def reads() -> dict[str, str]:
 _GROWTH = "a formula; how both grow here is in the pictures of Table 3 and decides a claim"
 
 REMARKS = {
-    "text/architectures": "neither paper nor code says which they were",
+    "text/architectures": "neither paper nor code says which they were; the sweep has 63, each with both routings",
     "text/dead-capsules-largest": "of another experiment, in an appendix; ours is the largest of any layer of any net here",
     **{f"table3/{name}": _GROWTH for name in ("mhsa-space", "mhsa-time", "rba-space", "rba-time")},
 }

@@ -2,7 +2,8 @@
 
 - *Dynamics* (Tables 1 and 2, Figure 4): one diagnosis over the whole test set, affine digits for nets that learned placed ones.
 - *Lives*: what became of the capsules while they learned, from the run's looks.
-- *Growth* (Table 3) and *trees* (Figures 2, 3 and 5) are in files of their own.
+- *Look*: of the many nets of the sweep, what one pass over the test images tells.
+- *Growth* (Table 3), *trees* (Figures 2, 3 and 5) and what became of nets that are to be *cured* are in files of their own.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ from typing import Any
 import torch
 
 from capsella.analysis import diagnose, over_training
+from capsella.analysis.examination import Examination
+from capsella.analysis.records import finite
 from capsella.data import ImageData
+from capsella.models import evaluating
 from capsella.papers.measuring import needing
+from capsella.papers.mitterreiter2023.curing import cured_of_run
 from capsella.papers.mitterreiter2023.growth import growth
 from capsella.papers.mitterreiter2023.trees import trees_of_run
 from capsella.train.plan import Plan
 from capsella.train.run import Run
 
-__all__ = ["dynamics", "growth", "lives", "trees"]
+__all__ = ["cured", "dynamics", "growth", "lives", "look", "trees"]
 
 AFFINE = "affnist_mitterreiter"
 IMAGES_A_STEP = 8
@@ -31,6 +36,7 @@ _OF_LAYER = (
     *("dyr", "dys", "dyr_literal", "dys_literal", "live_targets", "entropy"),
     *("gradient", "gradients", "weight_gradient", "weight_gradients", "starved"),
 )
+_OF_LOOK = ("capsules", "cns", "cnm", "cas", "car", "cds", "cdr", "dyr", "dys", "live_targets", "entropy")
 _DIGITS = 5
 
 
@@ -45,15 +51,48 @@ trees = needing(images_of)(trees_of_run)
 @needing(images_of)
 def dynamics(run: Run, splits: Mapping[str, ImageData | None], device: torch.device) -> dict[str, Any]:
     """Diagnose a net on the test images."""
-    data = splits[AFFINE] if AFFINE in splits else splits["validation"]
-    if data is None:
-        raise ValueError("the run was measured on no test images; expected some to diagnose it on")
-    record = diagnose(run.model, few(data, IMAGES_A_STEP * int((run.record or {})["steps"])), sweep=True).record
+    data, images = _test_images(run, splits)
+    record = diagnose(run.model, images, sweep=True).record
     return {
         "data": {"name": data.name, "digest": data.digest},
         **{name: record[name] for name in ("images", "non_finite", "accuracy", "negation_gap", "routing_matters")},
         "layers": [layer_of(layer) for layer in record["layers"]],
     }
+
+
+@needing(images_of)
+def look(run: Run, splits: Mapping[str, ImageData | None], device: torch.device) -> dict[str, Any]:
+    """Examine a net in one pass over the test images: accuracy, dynamics and activity."""
+    data, images = _test_images(run, splits)
+    examined = Examination(run.model, None, sweep=False)
+    with evaluating(run.model):
+        for inputs, labels in images.batches(256, shuffle=False) if isinstance(images, ImageData) else images:
+            examined.update(inputs.to(device), labels.to(device))
+    record = finite(examined.record())
+    return {
+        "data": {"name": data.name, "digest": data.digest},
+        **{name: record[name] for name in ("images", "non_finite", "accuracy")},
+        "layers": [_short({name: layer[name] for name in _OF_LOOK}) for layer in record["layers"]],
+    }
+
+
+@needing(images_of)
+def cured(run: Run, splits: Mapping[str, ImageData | None], device: torch.device) -> dict[str, Any]:
+    """Examine a net that is to be kept alive, see ``curing``."""
+    data, images = _test_images(run, splits)
+    found = cured_of_run(run, splits, device, images)
+    tree = found.pop("tree")
+    return {"data": {"name": data.name, "digest": data.digest}, **_short(finite(found)), "tree": tree}
+
+
+def _test_images(
+    run: Run, splits: Mapping[str, ImageData | None]
+) -> tuple[ImageData, ImageData | list[tuple[torch.Tensor, torch.Tensor]]]:
+    """Return the test images that nets are examined on, and as many of them as a run of its length is worth."""
+    data = splits[AFFINE] if AFFINE in splits else splits["validation"]
+    if data is None:
+        raise ValueError("the run was measured on no test images; expected some to diagnose it on")
+    return data, few(data, IMAGES_A_STEP * int((run.record or {})["steps"]))
 
 
 def few(data: ImageData, most: int) -> ImageData | list[tuple[torch.Tensor, torch.Tensor]]:

@@ -11,7 +11,7 @@ ROUTINGS = {"agreement": "Agreement", "uniform": "Uniform"}
 DEPTHS = (3, 5, 8)
 """Capsule layers, primary and class capsules counted; 5 is the net of Tables 1 and 2."""
 
-WIDTH, CLASSES = 16, 10
+WIDTH, DIM, CLASSES = 16, 8, 10
 TARGET = 0.992
 MOST_EPOCHS = 60
 LOOK = 235
@@ -40,15 +40,17 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 """What the paper leaves open: in words, and what is changed."""
 
 
-def placed_plan(routing: str, depth: int) -> Plan:
+def placed_plan(routing: str, depth: int, *, width: int = WIDTH, dim: int = DIM) -> Plan:
     """Return the training of a net on MNIST at random places, until enough of the placed test images are right.
 
     Args:
         routing: of ``ROUTINGS``.
         depth: capsule layers.
+        width: capsules of every layer but the last.
+        dim: of every capsule.
     """
-    capsules = (*[WIDTH] * (depth - 1), CLASSES)
-    return _plan("mnist40", {"routing": routing, "capsules": capsules, "dim": 8}, {}, PLACED)
+    capsules = (*[width] * (depth - 1), CLASSES)
+    return _plan("mnist40", {"routing": routing, "capsules": capsules, "dim": dim}, {}, PLACED)
 
 
 def photographs_plan(routing: str) -> Plan:

@@ -7,8 +7,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from capsella.papers.mitterreiter2023.cure_plots import CURE_PLOTS
 from capsella.papers.mitterreiter2023.deciding import all_layers, lives
 from capsella.papers.mitterreiter2023.nets import GROWTH, VARIANTS, net, variant
+from capsella.papers.mitterreiter2023.sweep_plots import SWEEP_PLOTS
 from capsella.papers.paper import Gallery, Line, Plot, Trees
 from capsella.papers.readings import dig
 from capsella.papers.targets import read_targets
@@ -195,4 +197,6 @@ PLOTS: tuple[Plot | Gallery | Trees, ...] = (
         )
         for axis in ("n", "d")
     ),
+    *CURE_PLOTS,
+    *SWEEP_PLOTS,
 )

@@ -5,25 +5,20 @@ from __future__ import annotations
 import statistics
 
 from capsella.papers.deciding import all_of, span_of
-from capsella.papers.mitterreiter2023.deciding import LUCK, SHORT_LUCK, is_more, mean_dynamics, mean_of_layer
+from capsella.papers.mitterreiter2023.deciding import LEARNED, LUCK, SHORT_LUCK, STATIC, is_more, mean_dynamics, mean_of_layer
 from capsella.papers.mitterreiter2023.nets import DEPTHS, GROWTH, net, photographs
 from capsella.papers.readings import dig
 from capsella.papers.verdicts import Claim, Evidence, Missing
 
 _NET = net()
-_STATIC = 2.0
-"""Live targets: below, the paper calls routing almost static."""
-
 # rates of dynamics of single runs may differ by so much.
 _LUCK_OF_RATES = 0.02
 _QUADRATIC, _GENTLE = 1.8, 0.2
-_LEARNED = 0.8
-"""Of the placed test images: from where on a net has learned."""
 
 
 def _static(evidence: Evidence) -> tuple[bool | None, str]:
     found = [mean_of_layer(evidence, _NET, number, "dys") for number in (2, 3)]
-    return max(found) < _STATIC, f"dynamics in live targets: layer 2 {found[0]:.2f}, layer 3 {found[1]:.2f}"
+    return max(found) < STATIC, f"dynamics in live targets: layer 2 {found[0]:.2f}, layer 3 {found[1]:.2f}"
 
 
 def _last_most(evidence: Evidence) -> tuple[bool | None, str]:
@@ -51,7 +46,7 @@ def _uniform_where_both_learn(evidence: Evidence) -> tuple[bool | None, str]:
     answers, parts = [], []
     for depth in DEPTHS:
         rows = [net(routing, depth) for routing in ("uniform", "agreement")]
-        if min(min(evidence.values(row)) for row in rows) < _LEARNED:
+        if min(min(evidence.values(row)) for row in rows) < LEARNED:
             continue
         uniform, agreement = (evidence.values(row, "affine") for row in rows)
         answers.append(is_more(uniform, agreement, SHORT_LUCK if evidence.is_quick else LUCK))
@@ -93,7 +88,7 @@ _ALL_DEPTHS = tuple(net(routing, depth) for routing in ("uniform", "agreement") 
 ROUTES = (
     Claim(
         "mitterreiter2023/static",
-        f"Routing out of layers 2 and 3 is almost static (here: fewer than {_STATIC:.0f} live targets).",
+        f"Routing out of layers 2 and 3 is almost static (here: fewer than {STATIC:.0f} live targets).",
         "section 4.1, Table 1",
         (_NET,),
         _static,
@@ -135,6 +130,8 @@ ROUTES = (
         (GROWTH,),
         _costs,
     ),
+)
+ROUTE_QUESTIONS = (
     Claim(
         "mitterreiter2023/uniform-learned",
         "Nets with uniform couplings classify affine digits better at the depths where nets of both routings learn at all.",

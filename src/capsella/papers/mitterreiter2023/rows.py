@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
+from capsella.papers.mitterreiter2023.cures import (
+    CURE_DEPTHS,
+    CURE_EPOCHS,
+    CURES,
+    DEEPEST,
+    QUICK_CURES,
+    QUICK_DEPTHS,
+    WITHOUT_DEEPEST,
+    cure,
+    cure_plan,
+)
 from capsella.papers.mitterreiter2023.facts import reads
 from capsella.papers.mitterreiter2023.nets import (
     DEPTHS,
@@ -17,8 +29,10 @@ from capsella.papers.mitterreiter2023.nets import (
     variant,
     variant_plan,
 )
+from capsella.papers.mitterreiter2023.sweep import SWEEP, SWEEP_BATCH, is_quick
 from capsella.papers.recipe import Recipe
 
+_LOOK, _CURED = "mitterreiter2023.look", "mitterreiter2023.cured"
 _DYNAMICS, _LIVES, _TREES = "mitterreiter2023.dynamics", "mitterreiter2023.lives", "mitterreiter2023.trees"
 
 _PRECISION = "on a GPU products and convolutions in TF32, everything else in float32"
@@ -31,6 +45,14 @@ _PLACED = (
 )
 _LOOKS = "deaths over the training are of 64 placed test images, twice an epoch"
 _DEPTH = "nets of other depths are ours: the paper's 121 architectures are not published"
+_SWEEP = (
+    "the sweep is ours and stands for the paper's architectures; one run of each net",
+    f"batches of {SWEEP_BATCH}, as in the authors' notebooks that train many nets",
+)
+_CURED_NETS = (
+    "what is changed in the cures is ours, and so are their depths; one run of each net",
+    f"at most {CURE_EPOCHS} epochs, where the net of Table 1 has 60: one that would learn later counts as one that does not",
+)
 _CIFAR = (
     "the net and its training are those of a notebook of the authors, which routes by attention: the paper does not say",
     _PRECISION,
@@ -41,6 +63,8 @@ _QUICK: dict[str, Any] = {
     **{"model.backbone": "small", "model.reconstruction": "none", "batch_size": 64, "lr": 1e-2, "steps": 1200},
     **{"target_accuracy": None, "watch": 25, "log_every": 25},
 }
+# of many nets, each has less.
+_SHORTER = {**_QUICK, "steps": 600, "watch": 0}
 
 
 def _table1() -> Recipe:
@@ -123,4 +147,46 @@ def _growth() -> Recipe:
     )
 
 
-RECIPES = (_table1(), *_depths(), *_photographs(), *_variants(), _growth())
+def _cures(*depths: int, without: Collection[str] = ()) -> list[Recipe]:
+    """Return the nets of all cures, shallow ones first: their records tell how long deep ones will take."""
+    return [
+        Recipe(
+            cure(name, depth),
+            f"{each.label}, {depth} layers",
+            cure_plan(name, depth),
+            seeds=(0,),
+            measures=(_CURED,),
+            departures=(*_PLACED, *_CURED_NETS, *([each.note] if each.note else [])),
+            quick=_SHORTER if name in QUICK_CURES and depth in QUICK_DEPTHS else None,
+            exact=True,
+        )
+        for depth in depths
+        for name, each in CURES.items()
+        if name not in without
+    ]
+
+
+def _sweep() -> list[Recipe]:
+    return [
+        Recipe(
+            cell.key,
+            f"{ROUTINGS[cell.routing]}, {cell.depth} layers of {cell.width} capsules of {cell.dim} values",
+            cell.plan,
+            seeds=(0,),
+            measures=(_LOOK,),
+            departures=(*_PLACED, *_SWEEP),
+            quick=_SHORTER if is_quick(cell) else None,
+            exact=True,
+        )
+        for cell in SWEEP
+    ]
+
+
+# the paper's own tables first; then the cures, of which every one is wanted, and the sweep, of which any part will do. nets of
+# 50 layers come last: they are asked for by row, once it is known what lives at 20.
+RECIPES = (
+    *(_table1(), *_depths(), *_photographs(), *_variants(), _growth()),
+    *_cures(*CURE_DEPTHS),
+    *_sweep(),
+    *_cures(DEEPEST, without=WITHOUT_DEEPEST),
+)
