@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import capsella
-from capsella.analysis import SYMPTOMS, Diagnosis, ForeignLayers, Seen, diagnose, routing_dynamics, seen_layer
+from capsella.analysis import SYMPTOMS, Diagnosis, ForeignLayers, Seen, diagnose, gradient_norms, routing_dynamics, seen_layer
 from capsella.analysis.doctor import FIGURES
 from capsella.analysis.symptoms import condition, find_symptoms
 from capsella.models import Prediction
@@ -275,6 +275,16 @@ def test_layers_are_examined_in_the_order_in_which_they_run_and_as_often() -> No
     assert [layer["name"] for layer in found] == ["primary capsules", "layers.1", "layers.0", "layers.0"]
     assert [layer["capsules"] for layer in found] == [6, 5, 5, 5]
     assert all(layer["gradient"] > 0 for layer in found)
+
+
+def test_gradients_into_a_capsule_and_out_of_it_are_those_of_its_blocks() -> None:
+    net, images, targets = healthy()
+    found = diagnose(net, images, targets).record["layers"]
+    reached = gradient_norms(net, images, targets)
+    assert found[0]["outgoing_gradients"] == pytest.approx(reached[0].weights.mean(dim=1).tolist(), rel=1e-2)
+    assert found[1]["weight_gradients"] == pytest.approx(reached[0].weights.mean(dim=0).tolist(), rel=1e-2)
+    # nothing leaves the last layer.
+    assert found[-1]["outgoing_gradients"] is None
 
 
 def test_a_network_may_return_what_is_no_score() -> None:

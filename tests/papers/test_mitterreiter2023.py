@@ -62,7 +62,8 @@ def test_the_settings_are_those_of_the_notebook() -> None:
         train = plan.train
         lr = 3e-3 if "residual-fast" in row else 1e-3
         assert (train.optimiser, train.lr, train.schedule, train.weight_decay) == ("adam", lr, "constant", 1e-5), row
-        assert (train.reconstruction, train.reconstruction_reduction) == (0.005, "mean"), row
+        by = "sum" if "reconstruction-sum" in row else "mean"
+        assert (train.reconstruction, train.reconstruction_reduction) == (0.005, by), row
         assert (train.margins, train.down_weight, train.loss) == ((0.9, 0.1), 0.5, "auto"), row
         assert (plan.split, plan.validate, plan.test) == ("train", "test", False)
         assert (train.watch > 0) == (row != "table3/growth" and not row.startswith(BEYOND)), row
@@ -80,7 +81,8 @@ def test_the_settings_are_those_of_the_notebook() -> None:
 
 def test_nets_of_one_depth_differ_in_their_routing_alone() -> None:
     for depth in DEPTHS:
-        one, other = (PAPER.recipe(net(routing, depth)).plan for routing in ("agreement", "uniform"))
+        # how often one looks at them changes nothing.
+        one, other = (PAPER.recipe(net(routing, depth)).plan.changed({"watch": 0}) for routing in ("agreement", "uniform"))
         assert one.changed({"model.routing": "uniform"}) == other
 
 
@@ -108,7 +110,8 @@ def layer(capsules: int = 16, cds: int = 0, **changes: Any) -> dict[str, Any]:
     usual: dict[str, Any] = {"car": 0.5, "dys_literal": None}
     usual |= {"capsules": capsules, "cds": cds, "cdr": cds / capsules, "dead": [True] * cds + [False] * (capsules - cds)}
     gradients = [1e-5] * cds + [0.1] * (capsules - cds)
-    return {**usual, "dyr": None, "dys": None, "viewpoint": views(), "weight_gradients": gradients, **changes}
+    reached = dict.fromkeys(("gradients", "weight_gradients", "outgoing_gradients"), gradients)
+    return {**usual, "dyr": None, "dys": None, "viewpoint": views(), **reached, **changes}
 
 
 PRINTED_LAYERS = [
@@ -121,7 +124,16 @@ PRINTED_LAYERS = [
 STATIC = [{**each, "dyr": each["dyr"] and each["dyr"] / 3} for each in PRINTED_LAYERS]
 LIVES = [
     {
-        **{"capsules": 16, "first_dead": 0, "last_dead": 5, "deaths": 5, "between": [1, 9], "revivals": 0, "dead": [0, 0.3]},
+        **{
+            "capsules": 16,
+            "first_dead": 0,
+            "last_dead": 5,
+            "deaths": 5,
+            "between": [1, 9],
+            "revivals": 0,
+            "reactivated": 0,
+            "dead": [0, 0.3],
+        },
         **{"gradient": [0.1, 0.05], "weight_gradient": [0.1, None]},
     }
     for _ in PRINTED_LAYERS
@@ -206,8 +218,10 @@ LIVELY = {net("uniform", 8): measured(accuracy=0.7)}
 @pytest.mark.parametrize(
     ("name", "changed"),
     [
-        ("never-back", lived(revivals=1)),
+        ("never-back", lived(revivals=1, reactivated=1)),
         ("starves", with_layer(3, weight_gradients=[0.1] * 16)),
+        ("starves", with_layer(3, gradients=[0.1] * 16)),
+        ("starves", with_layer(3, outgoing_gradients=[0.1] * 16)),
         ("always-active", with_layer(1, car=0.98)),
         ("primary-views", with_layer(1, viewpoint=views(1.0, 0.999))),
         ("views", with_layer(3, viewpoint=views(0.7, 0.9))),
@@ -241,7 +255,10 @@ def test_uniform_couplings_may_do_worse_on_photographs() -> None:
     ("name", "changed"),
     [
         ("never-back", lived(deaths=0, first_dead=0)),
+        # one that flickers about the threshold of the dead is not active again, and one that begins dead has not died.
         ("starves", {NET: measured([layer(cds=8, weight_gradients=[0.0] * 16)] * 5)}),
+        # where chance comes to as much, the formula cannot tell.
+        ("primary-views", with_layer(1, viewpoint=views(1.0, 0.999, 0.9985))),
         ("starves", {NET: measured([layer(weight_gradients=[0.1] * 16)] * 5)}),
         ("photographs-worse", {photographs(): measured()}),
         ("uniform-better", {net("uniform", depth): measured(accuracy=0.805) for depth in DEPTHS}),
@@ -354,7 +371,7 @@ IMAGES = from_tensors(torch.rand(40, 1, 40, 40, generator=torch.Generator().manu
 def test_a_diagnosis_is_kept_in_a_few_thousand_letters(run: Run) -> None:
     found = measures.dynamics(run, {"validation": None, measures.AFFINE: IMAGES}, CPU)
     # eight for each of four steps, of the forty that there are.
-    assert found["images"] == 32
+    assert found["images"] == 16
     assert [each["capsules"] for each in found["layers"]] == [4, 4, 10]
     first, _, last = found["layers"]
     assert first["dyr"] is not None
@@ -377,7 +394,7 @@ def test_nets_on_photographs_are_diagnosed_on_their_own_test_images() -> None:
     splits: dict[str, ImageData | None] = {"train": photos(16), "validation": photos(20), "test": None}
     trained = run_plan(short, splits=splits, progress=False)
     found = measures.dynamics(trained, splits, CPU)
-    assert (found["data"]["name"], found["images"]) == ("cifar10", 16)
+    assert (found["data"]["name"], found["images"]) == ("cifar10", 8)
     assert [each["capsules"] for each in found["layers"]] == [4, 4, 4, 10]
     assert measures.lives(trained, splits, CPU)["looks"] == 2
     assert measures.trees(trained, splits, CPU) == {}

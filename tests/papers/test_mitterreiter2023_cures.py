@@ -404,7 +404,7 @@ def test_a_net_of_twelve_layers_learns_without_a_number_that_is_none(name: str) 
     assert all(parameter.isfinite().all() for parameter in run.model.parameters())
     found = measures.cured(run, splits, CPU)
     assert found["non_finite"] == 0
-    assert found["images"] == 24
+    assert found["images"] == 12
     assert [layer["capsules"] for layer in found["layers"]] == [16] * 11 + [10]
     for when in ("start", "end"):
         assert len(found[when]["lengths"]) == 12

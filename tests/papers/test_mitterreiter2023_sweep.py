@@ -252,7 +252,7 @@ def test_a_look_is_one_pass_and_has_what_the_tables_read() -> None:
     run = run_plan(plan, splits={"train": data, "validation": data, "test": None}, progress=False)
     found = measures.look(run, {measures.AFFINE: data, "validation": None}, torch.device("cpu"))
     # eight for each of four steps.
-    assert (found["images"], found["data"]["name"]) == (32, "affnist_mitterreiter")
+    assert (found["images"], found["data"]["name"]) == (16, "affnist_mitterreiter")
     made = result(SWEEP[0].key, measured={"mitterreiter2023.look": found})
     for name in ("affine", "dead_hidden", "dynamics", "dyr1"):
         assert READINGS[name](made) is not None, name

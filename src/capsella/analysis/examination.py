@@ -125,7 +125,18 @@ def _layer_record(name: str, layer: _Layer, active: ActivityResult, above: Activ
         **dict.fromkeys(("dyr", "dys", "dyr_literal", "dys_literal", "targets", "live_targets", "entropy")),
         "change": None,
         "viewpoint": {},
-        **dict.fromkeys(("negation_gap", "gradient", "gradients", "weight_gradient", "weight_gradients", "starved", "cost")),
+        **dict.fromkeys(
+            (
+                "negation_gap",
+                "gradient",
+                "gradients",
+                "weight_gradient",
+                "weight_gradients",
+                "outgoing_gradients",
+                "starved",
+                "cost",
+            )
+        ),
     }
     if above is None or not layer.routes:
         return found

@@ -109,6 +109,9 @@ def add_gradients(record: dict[str, Any], model: nn.Module, kept: Sample, loss: 
         # classes that are as they should be have no gradient, and in a layer that nothing reaches nothing is starved.
         if k < len(reached):
             layer["starved"] = starved_share(gradient)
+            leaving = reached[k].weights.mean(dim=1)
+            # a convolution above sees a capsule in several windows.
+            layer["outgoing_gradients"] = _digits(leaving) if len(leaving) == layer["capsules"] else None
         if k:
             blocks = reached[k - 1].weights  # [I, J]
             layer["weight_gradient"], layer["weight_gradients"] = float(blocks.mean()), _digits(blocks.mean(dim=0))

@@ -24,10 +24,8 @@ _ABSENT: Record = {
 }
 _ABSENT_OF_LAYER: Record = {
     **dict.fromkeys(("routing", "normalise", "sweep", "dyr", "dys", "dyr_literal", "dys_literal")),
-    **dict.fromkeys(("targets", "live_targets", "entropy")),
-    **dict.fromkeys(
-        ("change", "negation_gap", "gradient", "gradients", "weight_gradient", "weight_gradients", "starved", "cost")
-    ),
+    **dict.fromkeys(("targets", "live_targets", "entropy", "change", "negation_gap", "starved", "cost")),
+    **dict.fromkeys(("gradient", "gradients", "weight_gradient", "weight_gradients", "outgoing_gradients")),
 }
 _NEEDED, _NEEDED_OF_LAYER = ("images", "layers"), ("name", "capsules", "dim", "cnm", "car", "cds", "cdr", "dead")
 

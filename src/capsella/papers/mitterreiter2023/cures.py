@@ -83,8 +83,8 @@ CURES: dict[str, Cure] = {
         "softmax over the lower capsules",
         {"model.normalise": "sources"},
         COUPLINGS,
-        "each upper capsule takes a weighted mean of its votes, as in attention; weights start in ±1/√8 instead of ±1/√16, as for "
-        "all means of votes; its dynamics are of the upper capsules, which choose",
+        "each upper capsule takes a weighted mean of its votes, as in attention; weights start in ±1/√8 instead of ±1/√16, as "
+        "for all means of votes; its dynamics are of the upper capsules, which choose",
     ),
     "sources-lengths": Cure(
         "softmax over the lower capsules, length-preserving start",

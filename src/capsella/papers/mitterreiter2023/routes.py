@@ -5,7 +5,16 @@ from __future__ import annotations
 import statistics
 
 from capsella.papers.deciding import all_of, span_of
-from capsella.papers.mitterreiter2023.deciding import LEARNED, LUCK, SHORT_LUCK, STATIC, is_more, mean_dynamics, mean_of_layer
+from capsella.papers.mitterreiter2023.deciding import (
+    LEARNED,
+    LUCK,
+    SHORT_LUCK,
+    STATIC,
+    has_learned,
+    is_more,
+    mean_dynamics,
+    mean_of_layer,
+)
 from capsella.papers.mitterreiter2023.nets import DEPTHS, GROWTH, net, photographs
 from capsella.papers.readings import dig
 from capsella.papers.verdicts import Claim, Evidence, Missing
@@ -38,7 +47,14 @@ def _uniform_better(evidence: Evidence) -> tuple[bool | None, str]:
         uniform, agreement = (evidence.values(net(routing, depth), "affine") for routing in ("uniform", "agreement"))
         answers.append(is_more(uniform, agreement, SHORT_LUCK if evidence.is_quick else LUCK))
         parts.append(f"{statistics.fmean(uniform):.1%} against {statistics.fmean(agreement):.1%} with {depth} layers")
-    return all_of(answers), f"accuracy on affine digits: {', '.join(parts)}"
+    stuck = [
+        f"{routing} with {d}"
+        for routing in ("uniform", "agreement")
+        for d in DEPTHS
+        if not has_learned(evidence, net(routing, d))
+    ]
+    says = f"; not learned: {', '.join(stuck)} layers" if stuck else ""
+    return all_of(answers), f"accuracy on affine digits: {', '.join(parts)}{says}"
 
 
 def _uniform_where_both_learn(evidence: Evidence) -> tuple[bool | None, str]:
@@ -92,6 +108,7 @@ ROUTES = (
         "section 4.1, Table 1",
         (_NET,),
         _static,
+        is_long=True,
     ),
     Claim(
         "mitterreiter2023/last-most",
