@@ -113,7 +113,7 @@ export class CompareView {
       oninput: (weak) => store.set({ weak }),
     });
     this.finding = new Finding();
-    this.table = h("table", { class: "data" });
+    this.table = h("table", { class: "data pair" });
     this.none = h(
       "div",
       { class: "card empty", hidden: true },
