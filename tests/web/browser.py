@@ -145,7 +145,7 @@ def check_sound(page: Page, where: str, *, shots: Path | None = None) -> None:
         assert found["faint"] == [], f"{where}, {scheme}: {found['faint']}"
         if shots is not None:
             page.screenshot(path=shots / f"{where.replace(' ', '-')}-{scheme}.png", full_page=True)
-    for script in (_NAMELESS, _CUT_OFF, _BROKEN):
+    for script in (_NAMELESS, _CUT_OFF, _OVERLAID, _BROKEN):
         wrong = page.evaluate(script)
         assert wrong == [], f"{where}: {wrong}"
 
@@ -171,6 +171,16 @@ _CUT_OFF = """
     const own = e.getBoundingClientRect();
     return own.width > 0 && (own.left < box.left - 2 || own.right > box.right + 2);
   }).map((e) => `${e.textContent}: ${Math.round(box.width)}`);
+})
+"""
+
+# names of layers that lie on one another cannot be read.
+_OVERLAID = """
+() => [...document.querySelectorAll("svg.tree")].flatMap((svg) => {
+  const names = [...svg.querySelectorAll(".head-name")].map((e) => [e.textContent, e.getBoundingClientRect()]);
+  return names.flatMap(([name, a], k) => names.slice(k + 1)
+    .filter(([, b]) => a.width > 0 && a.left < b.right && b.left < a.right && a.top + 2 < b.bottom && b.top + 2 < a.bottom)
+    .map(([other]) => `${name} and ${other}`));
 })
 """
 

@@ -467,6 +467,11 @@ def test_two_runs_are_compared_on_a_phone_without_a_broken_number(window: Window
     assert table.get_by_role("rowheader", name="parameters").is_visible()
     assert table.get_by_role("cell", name="262,816").first.is_visible()
     assert table.evaluate("(e) => e.scrollWidth - e.clientWidth") <= 0
+    # nor does a long name without a blank push the other run out of it.
+    page.get_by_label("Beside it").select_option("deep")
+    quiet(page)
+    assert table.get_by_role("columnheader", name=LONG).is_visible()
+    assert table.evaluate("(e) => e.scrollWidth - e.clientWidth") <= 0
 
 
 def test_a_broken_number_is_found(window: Window) -> None:

@@ -126,6 +126,7 @@ export class Source {
 
   update(state) {
     const run = runOf(this.about, state.run);
+    this.#offerSecond(state);
     if (run !== this.#run) {
       this.#run = run;
       this.colour.hidden = run.channels !== 3;
@@ -136,8 +137,6 @@ export class Source {
     }
     this.undo.disabled = !this.board.canUndo;
     const { picture } = state;
-    this.second.hidden = state.view !== "overlap" || picture.kind !== "test";
-    if (picture.kind === "test") write(this.second, `Test image ${count(picture.index)} as the second`);
     if (this.pickBox.open) this.gallery.update(run, state.gallery, picture.kind === "test" ? picture.index : null);
     else this.gallery.leave();
   }
@@ -193,6 +192,11 @@ export class Source {
     const { picture } = this.store.state;
     if (picture.kind !== "test" || picture.run !== this.#run.key || picture.index !== index) this.#before = picture;
     this.store.set({ picture: { kind: "test", run: this.#run.key, index } });
+  }
+
+  #offerSecond({ view, picture }) {
+    this.second.hidden = view !== "overlap" || picture.kind !== "test";
+    if (picture.kind === "test") write(this.second, `Test image ${count(picture.index)} as the second`);
   }
 
   /** Lay what was picked over what was there before it. */
