@@ -209,6 +209,32 @@ def test_strokes_are_timed_in_every_view(tmp_path: Path) -> None:
         assert reading["name"] in shown
 
 
+def test_many_who_draw_at_once_are_recorded(tmp_path: Path) -> None:
+    out = tmp_path / "load.json"
+    code, shown, said = in_process(
+        "bench",
+        "explore",
+        "--clients",
+        "2",
+        "--seconds",
+        "0.3",
+        "--device",
+        "cpu",
+        "--model",
+        "convnet_small",
+        "--out",
+        str(out),
+    )
+    assert code == 0
+    found = json.loads(out.read_text())
+    assert (found["kind"], found["model"], found["complete"]) == ("load", "convnet_small", True)
+    (reading,) = found["readings"]
+    assert (reading["clients"], reading["seconds"], reading["refused"], reading["problem"]) == (2, 0.3, 0, "")
+    assert reading["strokes"] > 2
+    assert f"{reading['strokes']:,}" in shown
+    assert "2 at once: 0.3 s" in said
+
+
 def test_views_that_a_network_has_not_are_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     from capsella.web import strokes
 
@@ -218,11 +244,11 @@ def test_views_that_a_network_has_not_are_said_so(monkeypatch: pytest.MonkeyPatc
     assert shown.count("the network has none") == 2
 
 
-def test_nothing_is_timed_where_answers_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_timed_where_answers_arewrong(monkeypatch: pytest.MonkeyPatch) -> None:
     from capsella.web import strokes
 
     monkeypatch.setattr(strokes, "VIEWS", strokes.VIEWS[:1])
-    monkeypatch.setattr(strokes, "_wrong", lambda net, ask: "wrong: scores are 0.5 away from the network's own")
+    monkeypatch.setattr(strokes, "wrong", lambda net, ask: "wrong: scores are 0.5 away from the network's own")
     code, shown, err = in_process("bench", "explore", "--quick", "--device", "cpu")
     assert code == 1
     assert "wrong: scores are 0.5 away" in err
@@ -235,6 +261,10 @@ def test_nothing_is_timed_where_answers_are_wrong(monkeypatch: pytest.MonkeyPatc
         (("--model", "capsnet_smal"), "model='capsnet_smal' is unknown; did you mean 'capsnet_small'"),
         (("--model", "sign_capsnet"), "model='sign_capsnet' sees numbers and no images"),
         (("--strokes", "0"), "--strokes=0 is too small"),
+        (("--clients", "0"), "--clients=0 is too small"),
+        (("--clients", "5", "--seconds", "0"), "--seconds=0"),
+        (("--seconds", "5"), "--seconds=5 is for --clients, which is missing; expected both, or --strokes"),
+        (("--clients", "5", "--strokes", "9"), "--strokes=9 is for one who draws; expected --seconds beside --clients=5"),
         (("--out", "/dev/null/x.json"), "--out=/dev/null/x.json cannot be written to"),
     ],
 )
