@@ -177,6 +177,28 @@ def test_options_that_make_no_sense(runs: dict[str, Path], photographs: Path, op
     assert says in one_line(err)
 
 
+def test_who_listens_everywhere_is_told_a_number_besides_a_name(
+    runs: dict[str, Path], photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from capsella.web import server
+
+    def serve(explorer: Any, where: Any, *, open_browser: bool) -> None:
+        explorer.close()
+        where.socket.close()
+
+    monkeypatch.setattr(server, "serve", serve)
+    monkeypatch.setattr(server, "own_address", lambda host: "192.168.1.5")
+    monkeypatch.setattr(server.socket, "gethostname", lambda: "my-laptop")
+    everywhere = ("--host", "0.0.0.0", "--port", "0", "--no-open")
+    monkeypatch.setattr(server.Place, "port", 8474)
+    code, out, err = in_process("explore", str(runs["images"]), *own(photographs), *everywhere)
+    assert (code, err) == (0, "")
+    found = re.match(r"images: http://my-laptop:8474/\?token=(\S+) or http://192\.168\.1\.5:8474/\?token=(\S+)\n", out)
+    assert found, out
+    assert found[1] == found[2]
+    assert "whoever has this address may ask" in out
+
+
 def test_a_port_that_is_taken(runs: dict[str, Path], photographs: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
