@@ -34,7 +34,8 @@ BUSY = 503
 """The status of a stroke that is refused because too many wait."""
 
 _RUN = "first"
-_DRAWN = 40
+# strokes of one drawing, and those that everyone draws before they count.
+_DRAWN, _WARM_UP = 40, 5
 # seconds until the server answers, and until it has ended.
 _BEGIN, _END = 120, 30
 
@@ -121,23 +122,24 @@ def _net(model: str, device: torch.device) -> Net:
 
 
 async def _everyone(url: str, bodies: list[bytes], clients: int, seconds: float) -> list[tuple[float, int]]:
-    until = time.monotonic() + seconds
+    """Let everyone draw, after a few strokes that do not count; return seconds and status of each that does."""
     # each is somewhere else in the drawing.
-    found = await asyncio.gather(
-        *(_one(url, bodies[k % len(bodies) :] + bodies[: k % len(bodies)], until) for k in range(clients))
-    )
+    drawings = [bodies[k % len(bodies) :] + bodies[: k % len(bodies)] for k in range(clients)]
+    await asyncio.gather(*(_one(url, each, 0.0, least=_WARM_UP) for each in drawings))
+    until = time.monotonic() + seconds
+    found = await asyncio.gather(*(_one(url, each, until) for each in drawings))
     return list(itertools.chain.from_iterable(found))
 
 
-async def _one(url: str, bodies: list[bytes], until: float) -> list[tuple[float, int]]:
-    """Draw over one connection until it is time; return seconds and status of every stroke."""
+async def _one(url: str, bodies: Sequence[bytes], until: float, *, least: int = 1) -> list[tuple[float, int]]:
+    """Draw over one connection until it is time, and so many strokes at least."""
     where = urlsplit(url)
     reader, writer = await asyncio.open_connection(where.hostname, where.port)
     head = f"POST /api/runs/{_RUN}/see HTTP/1.1\r\nhost: {where.netloc}\r\ncontent-type: application/json\r\ncontent-length: "
-    found = []
+    found: list[tuple[float, int]] = []
     with contextlib.closing(writer):
         for body in itertools.cycle(bodies):
-            if time.monotonic() >= until:
+            if len(found) >= least and time.monotonic() >= until:
                 break
             begun = time.perf_counter()
             writer.write(f"{head}{len(body)}\r\n\r\n".encode() + body)
