@@ -94,14 +94,15 @@ def is_sent(scope: Scope) -> bool:
 
 
 def of_form(body: bytes) -> str:
-    """Return the token that was filled in, without what was copied with it.
+    """Return the token that was filled in, or that of an address that was.
 
     Example:
-        >>> of_form(b"token=+abc%0A"), of_form(b"nothing")
-        ('abc', '')
+        >>> of_form(b"token=+abc%0A"), of_form(b"token=http://laptop:8474/?token%3Dabc"), of_form(b"nothing")
+        ('abc', 'abc', '')
     """
     fields = parse_qsl(body.decode("latin-1"), keep_blank_values=True)
-    return next((value.strip() for name, value in fields if name == TOKEN), "")
+    found = next((value.strip() for name, value in fields if name == TOKEN), "")
+    return found.rpartition(f"{TOKEN}=")[2]
 
 
 def of_query(scope: Scope) -> str | None:
