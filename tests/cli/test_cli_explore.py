@@ -177,6 +177,28 @@ def test_options_that_make_no_sense(runs: dict[str, Path], photographs: Path, op
     assert says in one_line(err)
 
 
+def test_who_listens_everywhere_is_told_a_number_besides_a_name(
+    runs: dict[str, Path], photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from capsella.web import server
+
+    def serve(explorer: Any, where: Any, *, open_browser: bool) -> None:
+        explorer.close()
+        where.socket.close()
+
+    monkeypatch.setattr(server, "serve", serve)
+    monkeypatch.setattr(server, "own_address", lambda host: "192.168.1.5")
+    monkeypatch.setattr(server.socket, "gethostname", lambda: "my-laptop")
+    everywhere = ("--host", "0.0.0.0", "--port", "0", "--no-open")
+    monkeypatch.setattr(server.Place, "port", 8474)
+    code, out, err = in_process("explore", str(runs["images"]), *own(photographs), *everywhere)
+    assert (code, err) == (0, "")
+    found = re.match(r"images: http://my-laptop:8474/\?token=(\S+) or http://192\.168\.1\.5:8474/\?token=(\S+)\n", out)
+    assert found, out
+    assert found[1] == found[2]
+    assert "whoever has this address may ask" in out
+
+
 def test_a_port_that_is_taken(runs: dict[str, Path], photographs: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -209,6 +231,32 @@ def test_strokes_are_timed_in_every_view(tmp_path: Path) -> None:
         assert reading["name"] in shown
 
 
+def test_many_who_draw_at_once_are_recorded(tmp_path: Path) -> None:
+    out = tmp_path / "load.json"
+    code, shown, said = in_process(
+        "bench",
+        "explore",
+        "--clients",
+        "2",
+        "--seconds",
+        "0.3",
+        "--device",
+        "cpu",
+        "--model",
+        "convnet_small",
+        "--out",
+        str(out),
+    )
+    assert code == 0
+    found = json.loads(out.read_text())
+    assert (found["kind"], found["model"], found["complete"]) == ("load", "convnet_small", True)
+    (reading,) = found["readings"]
+    assert (reading["clients"], reading["seconds"], reading["refused"], reading["problem"]) == (2, 0.3, 0, "")
+    assert reading["strokes"] > 2
+    assert f"{reading['strokes']:,}" in shown
+    assert "2 at once: 0.3 s" in said
+
+
 def test_views_that_a_network_has_not_are_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     from capsella.web import strokes
 
@@ -218,11 +266,11 @@ def test_views_that_a_network_has_not_are_said_so(monkeypatch: pytest.MonkeyPatc
     assert shown.count("the network has none") == 2
 
 
-def test_nothing_is_timed_where_answers_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_timed_where_answers_arewrong(monkeypatch: pytest.MonkeyPatch) -> None:
     from capsella.web import strokes
 
     monkeypatch.setattr(strokes, "VIEWS", strokes.VIEWS[:1])
-    monkeypatch.setattr(strokes, "_wrong", lambda net, ask: "wrong: scores are 0.5 away from the network's own")
+    monkeypatch.setattr(strokes, "wrong", lambda net, ask: "wrong: scores are 0.5 away from the network's own")
     code, shown, err = in_process("bench", "explore", "--quick", "--device", "cpu")
     assert code == 1
     assert "wrong: scores are 0.5 away" in err
@@ -235,6 +283,10 @@ def test_nothing_is_timed_where_answers_are_wrong(monkeypatch: pytest.MonkeyPatc
         (("--model", "capsnet_smal"), "model='capsnet_smal' is unknown; did you mean 'capsnet_small'"),
         (("--model", "sign_capsnet"), "model='sign_capsnet' sees numbers and no images"),
         (("--strokes", "0"), "--strokes=0 is too small"),
+        (("--clients", "0"), "--clients=0 is too small"),
+        (("--clients", "5", "--seconds", "0"), "--seconds=0"),
+        (("--seconds", "5"), "--seconds=5 is for --clients, which is missing; expected both, or --strokes"),
+        (("--clients", "5", "--strokes", "9"), "--strokes=9 is for one who draws; expected --seconds beside --clients=5"),
         (("--out", "/dev/null/x.json"), "--out=/dev/null/x.json cannot be written to"),
     ],
 )

@@ -129,15 +129,23 @@ def levels(page: Page, selector: str) -> list[int]:
     )
 
 
-def check_sound(page: Page, where: str) -> None:
-    """Check that nothing is too wide, no id is there twice, everything has a name, and all text stands out in both schemes."""
+def check_sound(page: Page, where: str, *, shots: Path | None = None) -> None:
+    """Check that nothing is too wide, cut or broken, no id is there twice, everything has a name, and all text stands out.
+
+    Args:
+        page: as it is.
+        where: what it shows, for whoever reads of something wrong, and the name of its pictures.
+        shots: a folder for a picture of it in each scheme.
+    """
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         found = page.evaluate(LOOK)
         assert found["overflow"] <= 0, f"{where}: {found['overflow']} pixels too wide"
         assert found["twice"] == [], f"{where}: {found['twice']}"
         assert found["faint"] == [], f"{where}, {scheme}: {found['faint']}"
-    for script in (_NAMELESS, _CUT_OFF):
+        if shots is not None:
+            page.screenshot(path=shots / f"{where.replace(' ', '-')}-{scheme}.png", full_page=True)
+    for script in (_NAMELESS, _CUT_OFF, _OVERLAID, _BROKEN):
         wrong = page.evaluate(script)
         assert wrong == [], f"{where}: {wrong}"
 
@@ -163,5 +171,33 @@ _CUT_OFF = """
     const own = e.getBoundingClientRect();
     return own.width > 0 && (own.left < box.left - 2 || own.right > box.right + 2);
   }).map((e) => `${e.textContent}: ${Math.round(box.width)}`);
+})
+"""
+
+# names of layers that lie on one another cannot be read.
+_OVERLAID = """
+() => [...document.querySelectorAll("svg.tree")].flatMap((svg) => {
+  const names = [...svg.querySelectorAll(".head-name")].map((e) => [e.textContent, e.getBoundingClientRect()]);
+  return names.flatMap(([name, a], k) => names.slice(k + 1)
+    .filter(([, b]) => a.width > 0 && a.left < b.right && b.left < a.right && a.top + 2 < b.bottom && b.top + 2 < a.bottom)
+    .map(([other]) => `${name} and ${other}`));
+})
+"""
+
+# a word or a number of a table that goes on in the next line cannot be read.
+_BROKEN = r"""
+() => [...document.querySelectorAll("td, th")].flatMap((cell) => {
+  const found = [];
+  const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    for (const match of walker.currentNode.data.matchAll(/[\p{L}\p{N}_.,]+/gu)) {
+      const range = document.createRange();
+      range.setStart(walker.currentNode, match.index);
+      range.setEnd(walker.currentNode, match.index + match[0].length);
+      const rows = new Set([...range.getClientRects()].map((box) => Math.round(box.top)));
+      if (rows.size > 1) found.push(`${match[0]} of ${cell.textContent}`);
+    }
+  }
+  return found;
 })
 """

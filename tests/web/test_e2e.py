@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import time
 import xml.etree.ElementTree as ET
@@ -68,6 +69,14 @@ def window(kept: Window) -> Iterator[Window]:
     kept.check()
 
 
+@pytest.fixture
+def shots(tmp_path: Path) -> Path:
+    """Return where pictures of the page go: what a person should look at is kept in the folder CAPSELLA_SHOTS."""
+    folder = Path(os.environ.get("CAPSELLA_SHOTS") or tmp_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def answer(page: Any) -> str:
     return str(page.locator(".says .bars").inner_text())
 
@@ -100,13 +109,24 @@ def stroke(page: Any, selector: str, *points: tuple[float, float]) -> None:
         *(pytest.param("conv", size, marks=pytest.mark.slow) for size in (DESK, PHONE)),
     ],
 )
-def test_every_view_is_sound_in_both_schemes(run: str, size: tuple[int, int], window: Window) -> None:
+def test_every_view_is_sound_in_both_schemes(run: str, size: tuple[int, int], window: Window, shots: Path) -> None:
     page = window.show(f"run={run}&capsule=1.3&rotation=30&ox=5")
     page.set_viewport_size({"width": size[0], "height": size[1]})
+    walk(page, run, size[0], shots)
+    pictures = [shots / f"{run}-{view}-{size[0]}-{scheme}.png" for view in VIEWS for scheme in ("light", "dark")]
+    for light, dark in zip(pictures[::2], pictures[1::2], strict=True):
+        with Image.open(light) as one, Image.open(dark) as other:
+            assert one.width == other.width == size[0]
+            assert one.convert("L").getpixel((1, 1)) > 200
+            assert other.convert("L").getpixel((1, 1)) < 50
+
+
+def walk(page: Any, run: str, width: int, shots: Path) -> None:
+    """Look at every view of a run as its reader does, and keep pictures of each."""
     for k, view in enumerate(VIEWS):
         page.get_by_role("navigation", name="Views").locator("a").nth(k).click()
         quiet(page, 320)
-        check_sound(page, f"{view} of {run} at {size[0]} pixels")
+        check_sound(page, f"{run} {view} {width}", shots=shots)
 
 
 def test_a_drawing_is_answered_while_it_is_drawn(window: Window) -> None:
@@ -152,6 +172,30 @@ def test_a_drawing_needs_no_mouse(browser: Any, url: str) -> None:
         page.touchscreen.tap(box["x"] + 0.2 * box["width"], box["y"] + 0.8 * box["height"])
         quiet(page)
         assert levels(page, ".board")[22 * 28 + 5] > 200
+
+
+def test_a_line_is_drawn_by_touch_and_the_page_stays_where_it_is(browser: Any, url: str) -> None:
+    with opened(browser, url, size=PHONE, has_touch=True, is_mobile=True) as phone:
+        page = phone.page
+        page.get_by_role("button", name="Clear").tap()
+        quiet(page)
+        before, box, scrolled = answer(page), page.locator(".board").bounding_box(), page.evaluate("scrollY")
+        finger = page.context.new_cdp_session(page)
+        places = [(0.5, 0.2 + 0.05 * k) for k in range(13)]
+        for k, (x, y) in enumerate(places):
+            point = {"x": box["x"] + x * box["width"], "y": box["y"] + y * box["height"]}
+            finger.send("Input.dispatchTouchEvent", {"type": "touchMove" if k else "touchStart", "touchPoints": [point]})
+        finger.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+        quiet(page)
+        drawn = levels(page, ".board")
+        assert [row for row in range(28) if drawn[28 * row + 13] > 200] == list(range(5, 23))
+        assert all(drawn[28 * row + 4] == 0 for row in range(28))
+        assert answer(page) != before
+        assert page.evaluate("scrollY") == scrolled
+        # one stroke, however many places it went through.
+        page.get_by_role("button", name="Undo").click()
+        quiet(page)
+        assert max(levels(page, ".board")) == 0
 
 
 def test_test_images_are_picked_by_class_answer_and_mistake(window: Window) -> None:
@@ -219,6 +263,14 @@ def test_the_tree_is_walked_by_mouse_and_keys_and_tells_of_each_capsule(window: 
     assert "Layer 1" in panel.inner_text()
     assert "of 100 images" in panel.inner_text()
     assert panel.locator(".field-box").is_visible()
+    # bars are told how long they are: the longest one's value stands at the axis.
+    values = [float(each.replace("−", "-")) for each in pose_of(panel)]
+    scale = panel.get_by_role("img", name="Pose:").locator("text").all_text_contents()
+    numbers = [float(each.replace("−", "-")) for each in scale if "." in each]
+    # what is said has two digits after the point.
+    assert numbers
+    assert max(numbers) == pytest.approx(max(map(abs, values)), abs=0.0055)
+    assert "0" in scale
     assert tree.locator("[aria-selected=true]").count() == 1
     tree.focus()
     for key in ("ArrowLeft", "Home", "ArrowDown", "Enter"):
@@ -233,6 +285,12 @@ def test_the_tree_is_walked_by_mouse_and_keys_and_tells_of_each_capsule(window: 
     rows.nth(6 * 5 - 1).wait_for()
     assert rows.count() == 6 * 5
     assert re.search(r"capsule \d+ \(0\.\d\d\)", rows.first.inner_text())
+
+
+def pose_of(panel: Any) -> list[str]:
+    """Return the values of a pose as they are said."""
+    said = panel.get_by_role("img", name="Pose:").get_attribute("aria-label")
+    return re.findall(r"[−\d.]+", str(said))
 
 
 def lines(page: Any) -> str:
@@ -371,6 +429,61 @@ def test_a_second_digit_is_dragged_over_the_first_and_both_are_drawn(window: Win
     page.mouse.up()
     quiet(page)
     assert re.search(r"over=t\.7\.small&ox=-7&oy=-7", address(page))
+
+
+def test_a_second_image_is_chosen_without_a_mouse(window: Window, browser: Any, url: str) -> None:
+    page = window.show("view=overlap&pic=t.3.small&ox=4")
+    page.locator(".gallery .thumb").nth(7).focus()
+    page.keyboard.press("Enter")
+    quiet(page)
+    button = page.get_by_role("button", name="Test image 7 as the second")
+    button.focus()
+    page.keyboard.press("Enter")
+    quiet(page)
+    # the first is what it was before, and the second stays where it lay.
+    assert "pic=t.3.small" in address(page)
+    assert "over=t.7.small&ox=4" in page.url
+    page.get_by_role("link", name="Parse tree").click()
+    assert page.locator(".as-second").is_hidden()
+    with opened(browser, url, "view=overlap&pic=t.3.small", size=PHONE, has_touch=True) as phone:
+        page = phone.page
+        page.get_by_text("Test images", exact=True).tap()
+        page.locator(".gallery .thumb").nth(5).tap()
+        page.get_by_role("button", name="Test image 5 as the second").tap()
+        quiet(page)
+        assert "pic=t.3.small" in address(page)
+        assert "over=t.5.small" in page.url
+
+
+def test_two_runs_are_compared_on_a_phone_without_a_broken_number(window: Window) -> None:
+    page = window.show("view=compare&run=small&other=colour")
+    page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+    quiet(page)
+    check_sound(page, "compare on a phone")
+    table = page.get_by_role("region", name="The runs in a table")
+    cells = [cell.bounding_box() for cell in table.locator("tbody tr").first.locator("td").all()]
+    assert [round(cell["width"]) > 110 for cell in cells] == [True, True]
+    # it is still a table to who does not see it, and all of it is in sight.
+    assert table.get_by_role("rowheader", name="parameters").is_visible()
+    assert table.get_by_role("cell", name="262,816").first.is_visible()
+    assert table.evaluate("(e) => e.scrollWidth - e.clientWidth") <= 0
+    # nor does a long name without a blank push the other run out of it.
+    page.get_by_label("Beside it").select_option("deep")
+    quiet(page)
+    assert table.get_by_role("columnheader", name=LONG).is_visible()
+    assert table.evaluate("(e) => e.scrollWidth - e.clientWidth") <= 0
+
+
+def test_a_broken_number_is_found(window: Window) -> None:
+    page = window.show("view=compare&run=small&other=colour")
+    page.evaluate(
+        "() => document.querySelectorAll('.data td').forEach((e) => {"
+        " e.style.cssText = 'display: block; width: 2rem; min-width: 0; overflow-wrap: anywhere'; })"
+    )
+    with pytest.raises(AssertionError, match="262,816"):
+        check_sound(page, "a table that is too narrow")
+    page.reload()
+    quiet(page)
 
 
 def test_curves_facts_and_the_doctor_are_at_hand(window: Window) -> None:

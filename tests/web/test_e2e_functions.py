@@ -165,6 +165,16 @@ def test_axes_have_round_numbers(low: float, high: float, wanted: list[float], c
     assert call("charts", "m.ticks(low, high)", low=low, high=high) == wanted
 
 
+@pytest.mark.parametrize(
+    ("high", "signed", "wanted"),
+    [(0.634, False, ["0", "0.63"]), (1234, False, ["0", "1200"]), (0.05, True, ["0", "0.05", "−0.05"]), (0, False, ["0"])],
+)
+def test_the_longest_bar_is_told_at_the_axis(high: float, signed: bool, wanted: list[str], call: Call) -> None:
+    found = call("charts", "m.columnScale(high, signed)", high=high, signed=signed)
+    assert [each["text"] for each in found] == wanted
+    assert [each["share"] for each in found] == [0, 1, -1][: len(wanted)]
+
+
 def test_drawings_take_the_ink_of_the_image_that_they_are_of(call: Call) -> None:
     first, second = [255, 0, 0, 0], [0, 0, 0, 255]
     assert call("overlap", "m.inOrder([first, second], [first, second])", first=first, second=second) is True

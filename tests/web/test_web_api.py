@@ -493,24 +493,25 @@ def test_a_question_that_makes_no_sense_is_told_why(client: TestClient, change: 
 
 
 @pytest.mark.parametrize(
-    ("content", "status"),
+    ("content", "status", "says"),
     [
-        (b"{", 400),
-        (b"\xff\xfe", 400),
-        (b"[" * 100_000, 400),
-        (b"1" * 10_000, 400),
-        (b'{"scene": {"picture": {"kind": "test", "run": "\\ud800", "index": 0}}}', 422),
-        (b'{"scene": 1, "\\ud800": 0}', 422),
-        (b'{"scene": {"picture": {"kind": "test", "run": "small", "index": 0}, "move": {"rotation": NaN}}}', 422),
-        (b'{"scene": {"picture": {"kind": "test", "run": "small", "index": 1e400}}}', 422),
-        (b"", 422),
-        (b"null", 422),
+        (b"{", 400, "the body is no JSON from character 1 on: expecting property name enclosed in double quotes"),
+        (b"\xff\xfe", 400, "the body is no JSON from character 0 on"),
+        (b"\xc3(", 400, "the body is no text in UTF-8; expected JSON that /api/openapi.json describes"),
+        (b"[" * 100_000, 400, "the body is nested too deeply; expected JSON that"),
+        (b"1" * 10_000, 400, "the body has a number of too many digits; expected JSON that"),
+        (b'{"scene": {"picture": {"kind": "test", "run": "\\ud800", "index": 0}}}', 422, ""),
+        (b'{"scene": 1, "\\ud800": 0}', 422, ""),
+        (b'{"scene": {"picture": {"kind": "test", "run": "small", "index": 0}, "move": {"rotation": NaN}}}', 422, ""),
+        (b'{"scene": {"picture": {"kind": "test", "run": "small", "index": 1e400}}}', 422, ""),
+        (b"", 422, ""),
+        (b"null", 422, ""),
     ],
 )
-def test_bytes_that_are_no_question_are_refused(client: TestClient, content: bytes, status: int) -> None:
+def test_bytes_that_are_no_question_are_refused(client: TestClient, content: bytes, status: int, says: str) -> None:
     response = client.post("/api/runs/small/see", content=content, headers={"content-type": "application/json"})
     assert response.status_code == status
-    one_line(response)
+    assert says in one_line(response)
 
 
 def test_a_question_must_say_that_it_is_json(client: TestClient) -> None:

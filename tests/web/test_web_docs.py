@@ -8,17 +8,22 @@ from pathlib import Path
 
 import pytest
 from explored import net
+from PIL import Image
+from test_e2e_trained import MOST_BYTES, PICTURES
 
 from capsella.cli.bench_tables import milliseconds
 from capsella.web.app import files, routes
 from capsella.web.explorer import Explorer
 from capsella.web.guard import Caps
+from capsella.web.load import CLIENTS, SECONDS
 from capsella.web.server import PORT, serving
 from capsella.web.strokes import VIEWS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "explorer.md").read_text(encoding="utf-8")
-RECORDS = sorted((ROOT / "results" / "bench").glob("explore-*.json"))
+DECISION = (ROOT / "docs" / "decisions" / "0015-one-thread-asks-the-networks.md").read_text(encoding="utf-8")
+BENCH = ROOT / "results" / "bench"
+RECORDS, LOADS = sorted(BENCH.glob("explore-*.json")), sorted(BENCH.glob("load-*.json"))
 
 
 def test_the_code_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,3 +79,32 @@ def test_the_figures_are_those_of_the_record() -> None:
     assert f"{record['load_before']:.1f} of the processors were busy with other programs" in " ".join(PAGE.split())
     # the bar: a tenth of a second.
     assert all(reading["p95"] < reading["must"] == 0.1 for reading in record["readings"])
+
+
+def test_the_figures_of_many_who_draw_are_those_of_the_record() -> None:
+    (path,) = LOADS
+    record = json.loads(path.read_text(encoding="utf-8"))
+    (each,) = record["readings"]
+    assert record["complete"]
+    assert (each["problem"], each["clients"], each["seconds"]) == ("", CLIENTS, SECONDS)
+    times = " | ".join(milliseconds(each[key]) for key in ("median", "p95", "high"))
+    row = f"| {each['clients']} | {each['seconds']:g} | {each['strokes']:,} | {each['refused']:,} | {times} |"
+    busy = f"other programs kept {record['load_before']:.1f} of the processors busy"
+    assert row in PAGE.splitlines()
+    assert busy in " ".join(PAGE.split())
+    assert f"(../results/bench/{path.name}), torch {record['torch'].partition('+')[0]}" in PAGE
+    # figures stand in one place.
+    measured = DECISION.partition("**Measurement.**")[2]
+    assert "explorer.md#speed" in measured
+    assert not re.search(r"\d ms\b|\d strokes", measured)
+
+
+def test_pictures_are_there_and_small() -> None:
+    shown = set(re.findall(r"pictures/([\w.-]+)", PAGE))
+    assert shown == {f"{name}.webp" for name in PICTURES} == {path.name for path in (ROOT / "docs" / "pictures").iterdir()}
+    for name, (_, size, scheme) in PICTURES.items():
+        path = ROOT / "docs" / "pictures" / f"{name}.webp"
+        assert path.stat().st_size < MOST_BYTES
+        with Image.open(path) as image:
+            assert image.size == size
+            assert (image.convert("L").getpixel((1, 1)) > 128) == (scheme == "light")

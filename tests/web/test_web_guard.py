@@ -11,9 +11,11 @@ import pytest
 from explored import HOST, asked, net, one_line
 from fastapi.testclient import TestClient
 
-from capsella.web.app import application, files
+from capsella.web import guard as module
+from capsella.web.app import application, files, routes
 from capsella.web.explorer import Explorer
 from capsella.web.guard import PAGE_POLICY, Caps, Guard
+from capsella.web.signing_in import POLICY
 
 TOKEN = "aGVsbG8gd29ybGQ"
 
@@ -106,7 +108,8 @@ def test_a_token_in_the_address_becomes_a_cookie_that_no_script_reads(locked: Te
     assert (response.status_code, response.headers["location"]) == (303, "/?view=tree")
     cookie = response.headers["set-cookie"]
     assert "HttpOnly" in cookie
-    assert "SameSite=Strict" in cookie
+    # a link that stands elsewhere opens the page.
+    assert "SameSite=Lax" in cookie
     # browsers keep the cookies of all ports together: each has a name of its own.
     assert cookie.startswith(f"capsella_token_8474={TOKEN};")
     assert locked.get("/api/about").status_code == 200
@@ -125,6 +128,96 @@ def test_a_token_leads_to_no_other_server(locked: TestClient) -> None:
         assert response.status_code == 303
         assert response.headers["location"][:2] not in ("//", "/\\")
         assert response.headers["location"].startswith("/")
+
+
+BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8", "sec-fetch-mode": "navigate"}
+
+
+def test_a_browser_without_a_token_is_given_a_form_for_it(locked: TestClient) -> None:
+    response = locked.get("/", headers=BROWSER)
+    assert (response.status_code, response.headers["content-type"]) == (401, "text/html; charset=utf-8")
+    assert "a token is needed: open the address with ?token=" in response.text
+    assert '<form method="post">' in response.text
+    # a program is told so in JSON, and a browser, too, wherever there is no page.
+    for path, headers in (("/", {"accept": "*/*"}), ("/api/about", BROWSER)):
+        assert "a token is needed" in one_line(locked.get(path, headers=headers))
+
+
+def test_the_form_runs_nothing_and_goes_to_this_server_alone(locked: TestClient) -> None:
+    response = locked.get("/", headers=BROWSER)
+    assert response.headers["content-security-policy"] == POLICY
+    rules = dict(rule.strip().split(" ", 1) for rule in POLICY.split(";"))
+    assert rules["default-src"] == rules["base-uri"] == rules["frame-ancestors"] == "'none'"
+    assert rules["form-action"] == "'self'"
+    assert "unsafe" not in POLICY
+    assert "script" not in POLICY + response.text
+    assert re.findall(r'(?:href|src|action)="(.*?)"', response.text) == ["data:,"]
+    # with none at all a browser would not say where the form comes from, and could not be told from another page.
+    assert response.headers["referrer-policy"] == "same-origin"
+    assert response.headers["cache-control"] == "no-store"
+
+
+def test_a_token_that_is_filled_in_becomes_a_cookie(locked: TestClient) -> None:
+    own = {"origin": f"http://{HOST}", "sec-fetch-site": "same-origin", **BROWSER}
+    for wrong in ("wrong", "", TOKEN[:-1], f"{TOKEN}x", "ä", "<script>"):
+        response = locked.post("/", data={"token": wrong}, headers=own)
+        assert response.status_code == 401
+        assert "that is not the token" in response.text
+        assert "set-cookie" not in response.headers
+        assert "<script>" not in response.text
+    assert one_line(locked.post("/", data={"other": TOKEN})).startswith("that is not the token")
+    # what was copied with it counts for nothing.
+    response = locked.post("/?token=wrong&view=tree", data={"token": f" {TOKEN}\n"}, headers=own)
+    assert (response.status_code, response.headers["location"], response.content) == (303, "/?view=tree", b"")
+    assert response.headers["set-cookie"] == f"capsella_token_8474={TOKEN}; Path=/; HttpOnly; SameSite=Lax"
+    assert locked.get("/", headers=BROWSER).status_code == 200
+
+
+def test_no_other_page_fills_the_form_in(locked: TestClient) -> None:
+    for headers in ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site", **BROWSER}):
+        response = locked.post("/", data={"token": TOKEN}, headers=headers)
+        assert response.status_code == 403
+        assert "set-cookie" not in response.headers
+    assert locked.post("/", data={"token": "x" * 5000}).status_code == 413
+
+
+def test_a_token_is_compared_in_constant_time_however_it_is_shown(locked: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[bytes] = []
+
+    def never(shown: bytes, expected: bytes) -> bool:
+        assert expected == TOKEN.encode()
+        compared.append(shown)
+        return False
+
+    monkeypatch.setattr(module.hmac, "compare_digest", never)
+    # where nothing else compares, the right one is refused as well.
+    assert locked.get(f"/?token={TOKEN}").status_code == 401
+    assert locked.get("/api/about", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 401
+    assert locked.get("/api/about", headers={"cookie": f"capsella_token_8474={TOKEN}"}).status_code == 401
+    assert locked.post("/", data={"token": TOKEN}).status_code == 401
+    assert compared.count(TOKEN.encode()) == 4
+
+
+def test_a_link_from_elsewhere_changes_nothing() -> None:
+    link = {**BROWSER, "sec-fetch-site": "cross-site", "cookie": f"capsella_token_8474={TOKEN}"}
+    with Explorer([net()]) as explorer:
+        app = application(explorer, hosts=None, token=TOKEN)
+        client = TestClient(app, base_url=f"http://{HOST}", follow_redirects=False)
+        gets = [path for path, kinds in routes(explorer).openapi()["paths"].items() if "get" in kinds]
+        assert len(gets) >= 7
+        for path in ("/", *gets):
+            response = client.get(path.format(key="small", index=0), headers=link)
+            assert response.status_code in (200, 404)
+            assert "set-cookie" not in response.headers
+        # no report has begun, and no network was asked.
+        assert explorer.examination("small").state().state == "none"
+        assert explorer.worker.batches == 0
+        assert client.post("/api/runs/small/doctor", headers=link).status_code == 403
+
+
+def test_the_page_knows_whether_a_token_is_needed(client: TestClient, locked: TestClient) -> None:
+    assert client.get("/api/about").json()["needs_token"] is False
+    assert locked.get("/api/about", headers={"authorization": f"Bearer {TOKEN}"}).json()["needs_token"] is True
 
 
 def test_whoever_listens_to_all_needs_a_token() -> None:
@@ -236,6 +329,13 @@ def test_a_body_is_read_no_further_than_it_is_taken() -> None:
     assert run(_called(caps, [part(b"1" * 21)], path="/api/runs/a/upload"))[0] == 413
     assert run(_called(caps, [], headers=[(b"content-length", b"11")]))[0] == 413
     assert run(_called(caps, [], headers=[(b"content-length", b"9" * 40)]))[0] == 413
+
+
+def test_a_body_that_is_too_large_is_said_to_be_so_in_numbers(client: TestClient) -> None:
+    for said, shown in (("5000000", "5,000,000 bytes"), ("9" * 40, "far more bytes")):
+        response = client.post("/api/runs/small/see", content=b"", headers={"content-length": said})
+        assert response.status_code == 413
+        assert one_line(response) == f"the body has {shown}; expected at most 3,145,728"
 
 
 def test_a_body_that_does_not_come_is_waited_for_a_while() -> None:

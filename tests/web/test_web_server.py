@@ -105,6 +105,45 @@ def test_another_address_has_a_token_and_loopback_none() -> None:
         everywhere.socket.close()
 
 
+@pytest.mark.parametrize(
+    ("own", "shown"), [("192.168.1.5", ["my-laptop", "192.168.1.5"]), ("127.0.0.1", ["my-laptop"]), (None, ["my-laptop"])]
+)
+def test_who_listens_everywhere_says_a_number_besides_a_name(
+    own: str | None, shown: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    class Outward:
+        def __init__(self, family: int, kind: int) -> None:
+            assert (family, kind) == (socket.AF_INET, socket.SOCK_DGRAM)
+
+        def __enter__(self) -> Outward:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def connect(self, where: Any) -> None:
+            asked.append(where)
+            if own is None:
+                raise OSError("network is unreachable")
+
+        def getsockname(self) -> Any:
+            return own, 40000
+
+    everywhere, here = place("0.0.0.0", 0), place(port=0)
+    try:
+        monkeypatch.setattr(module.socket, "gethostname", lambda: "my-laptop")
+        monkeypatch.setattr(module.socket, "socket", Outward)
+        assert everywhere.urls == [f"http://{host}:{everywhere.port}/?token={everywhere.token}" for host in shown]
+        assert here.urls == [f"http://127.0.0.1:{here.port}/"]
+        # of documentation: nobody is there.
+        assert asked == [("192.0.2.1", 9)]
+    finally:
+        everywhere.socket.close()
+        here.socket.close()
+
+
 def test_whoever_has_the_token_is_answered_and_nobody_else() -> None:
     with Explorer([net()]) as explorer:
         where = place("0.0.0.0", 0)

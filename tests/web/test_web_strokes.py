@@ -32,12 +32,12 @@ def test_noise_is_of_the_model_s_size() -> None:
 def test_answers_are_checked_against_the_network() -> None:
     first = net("first")
     with Explorer([first]) as explorer, serving(explorer) as url, connected(url) as ask:
-        assert module._wrong(first, ask) == ""
+        assert module.wrong(first, ask) == ""
 
         def other(path: str, body: Any) -> Any:
             return {"scores": [score + 0.2 for score in ask(path, body)["scores"]]}
 
-        assert module._wrong(first, other) == "wrong: scores are 0.2 away from the network's own"
+        assert module.wrong(first, other) == "wrong: scores are 0.2 away from the network's own"
         with pytest.raises(RuntimeError, match=r"/api/runs/none/see answers with 404: .*unknown"):
             ask("/api/runs/none/see", {"scene": {"picture": {"kind": "test", "run": "first", "index": 0}}})
 

@@ -13,6 +13,7 @@ import torch
 from explored import net, rectangles, small
 from torch import Tensor
 
+from capsella.analysis.activity import DEAD_MEAN, DEAD_STD
 from capsella.data import ImageData, load_data
 from capsella.web import net as net_module
 from capsella.web import survey as module
@@ -101,6 +102,26 @@ def test_a_capsule_is_dead_when_it_hardly_moves() -> None:
     history = found.history(0, 1)
     assert history is not None
     assert history.dead
+
+
+def test_a_capsule_that_is_rarely_on_is_not_dead() -> None:
+    # strongly active in one image of a thousand: a small mean, and a spread that is none of a dead capsule's.
+    lengths = torch.zeros(1000, 2)
+    lengths[617, 0] = 0.9
+    scores = SCORES.repeat(250, 1)
+
+    def examine(start: int, stop: int) -> Batch:
+        looks = [Look(scores[k], None, None, (), (lengths[k],), (lengths[k][:, None],)) for k in range(start, stop)]
+        return Batch(looks, torch.zeros(stop - start, dtype=torch.bool), scores[start:stop].amax(dim=1))
+
+    found = complete(Survey(1000, None, [2], examine))
+    dead, rare, never = found.dead(0), found.history(0, 0), found.history(0, 1)
+    assert dead is not None
+    assert rare is not None
+    assert never is not None
+    assert rare.mean <= DEAD_MEAN
+    assert rare.std > DEAD_STD
+    assert dead.tolist() == [rare.dead, never.dead] == [False, True]
 
 
 def test_before_enough_images_no_capsule_is_called_dead(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from capsella.cli import bench_tables
+from capsella.cli.bench_explore import explore
 from capsella.cli.bench_records import (
     Device,
     Out,
@@ -230,37 +231,7 @@ def attention(
     fail_if_red(found)
 
 
-@bench.command("explore")
-def explore(
-    device: Device = None,
-    model: Annotated[str, typer.Option(help="By name.")] = "capsnet_small",
-    strokes: Annotated[int, typer.Option(help="Of each view.")] = 200,
-    quick: Quick = False,
-    out: Out = None,
-) -> None:
-    """Time what the explorer's page waits for after a stroke, over a socket, after a check of its values."""
-    with users_mistakes():
-        check_out(out)
-        chosen = chosen_device(device)
-        from capsella.errors import check_choice, check_count
-        from capsella.models.registry import list_models
-        from capsella.train.export import need_extra
-
-        need_extra("explore", "fastapi", "uvicorn", "pydantic", what="capsella bench explore")
-        from capsella.web import strokes as bench_strokes
-
-        check_count("--strokes", strokes)
-        check_choice("model", model, list_models())
-        if model == "sign_capsnet":
-            raise ValueError(f"model={model!r} sees numbers and no images; expected a model of images")
-    taken = bench_strokes.readings(
-        model, chosen, strokes=min(strokes, 5) if quick else strokes, images=200 if quick else 10_000, say=say
-    )
-    found = collect("explore", chosen, taken, out, lambda _: {"model": model})
-    bench_tables.print_strokes(console(), found)
-    fail_if_red(found)
-
-
+bench.command("explore")(explore)
 bench.command("together")(together)
 
 

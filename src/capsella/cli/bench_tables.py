@@ -69,6 +69,21 @@ def print_strokes(console: Console, found: Mapping[str, Any]) -> None:
     console.print(table)
 
 
+def print_load(console: Console, found: Mapping[str, Any]) -> None:
+    """Show how long a stroke takes where many draw at once."""
+    table = Table("clients", title=f"explorer under load, {found['model']}, on {_where(found)}", title_justify="left")
+    for name in ("seconds", "strokes", "refused", "median ms", "p95 ms", "slowest ms"):
+        table.add_column(name, justify="right")
+    for reading in found["readings"]:
+        counts = (f"{reading['clients']:,}", f"{reading['seconds']:g}")
+        if reading["problem"]:
+            table.add_row(*counts, reading["problem"])
+            continue
+        times = map(milliseconds, (reading["median"], reading["p95"], reading["high"]))
+        table.add_row(*counts, f"{reading['strokes']:,}", f"{reading['refused']:,}", *times)
+    console.print(table)
+
+
 def print_routing(console: Console, found: Mapping[str, Any]) -> None:
     """Show one table for each case."""
     console.print(f"routing on {_where(found)}; * the dispatcher's choice", markup=False)

@@ -44,7 +44,7 @@ def explore(
         except ValueError:
             explorer.close()
             raise
-    typer.echo(f"{', '.join(explorer.nets)}: {where.url}")
+    typer.echo(f"{', '.join(explorer.nets)}: {' or '.join(where.urls)}")
     if where.token is not None:
         typer.echo("other machines reach it: whoever has this address may ask, nobody else; what is sent is not encrypted")
     typer.echo("Ctrl-C ends it")

@@ -65,6 +65,13 @@ _PROBLEMS = {
 _ALWAYS = (401, 403)
 _ASKED = (*_ALWAYS, 400, 404, 408, 413, 422, 503)
 
+# why a body cannot be parsed, by what the parser raises.
+_UNREAD: dict[type, str] = {
+    RecursionError: "is nested too deeply",
+    UnicodeDecodeError: "is no text in UTF-8",
+    ValueError: "has a number of too many digits",
+}
+
 _log = logging.getLogger(__name__)
 
 Q = TypeVar("Q")
@@ -83,11 +90,11 @@ def application(explorer: Explorer, *, hosts: Collection[str] | None, token: str
     """
     if hosts is None and token is None:
         raise ValueError("hosts=None lets anyone ask; expected a token with it")
-    return Guard(routes(explorer), hosts=hosts, token=token, caps=explorer.caps)
+    return Guard(routes(explorer, needs_token=token is not None), hosts=hosts, token=token, caps=explorer.caps)
 
 
-def routes(explorer: Explorer) -> FastAPI:
-    """Return the routes, which nothing guards."""
+def routes(explorer: Explorer, *, needs_token: bool = False) -> FastAPI:
+    """Return the routes, which nothing guards; ``needs_token`` is what the page is told of who will."""
     app = FastAPI(
         title="capsella explore",
         version=__version__,
@@ -102,7 +109,7 @@ def routes(explorer: Explorer) -> FastAPI:
     app.state.explorer = explorer
     _problems(app)
     _page(app, files())
-    _facts(app, explorer)
+    _facts(app, explorer, needs_token)
     _questions(app, explorer)
     _images(app, explorer)
     _reports(app, explorer)
@@ -159,7 +166,13 @@ def _problems(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     def refused(request: Request, error: HTTPException) -> Response:
         path = request.url.path[:100]
-        words = {404: f"{path} is not here; /api/openapi.json lists what is", 405: f"{path} takes no {request.method}"}
+        # of what it could not parse the framework says nothing but that.
+        why = _UNREAD.get(type(error.__cause__), "cannot be read")
+        words = {
+            400: f"the body {why}; expected JSON that /api/openapi.json describes",
+            404: f"{path} is not here; /api/openapi.json lists what is",
+            405: f"{path} takes no {request.method}",
+        }
         headers = {"allow": _allowed(request)} if error.status_code == 405 else error.headers
         return _problem(error.status_code, words.get(error.status_code, str(error.detail)), headers)
 
@@ -180,6 +193,9 @@ def _allowed(request: Request) -> str:
 
 def _in_words(error: Mapping[str, Any]) -> str:
     """Say what is wrong with one value of a request."""
+    if error["type"] == "json_invalid":
+        reason = str(error["ctx"]["error"])
+        return f"the body is no JSON from character {error['loc'][-1]} on: {reason[:1].lower()}{reason[1:]}"
     place = [str(part) for part in error["loc"] if part not in ("body", "query", "path")]
     where = ".".join(place[-4:])[:100]
     given, message = error.get("input"), str(error["msg"]).removeprefix("Value error, ")
@@ -213,11 +229,11 @@ def _page(app: FastAPI, found: Mapping[str, bytes]) -> None:
 # --- the API -----------------------------------------------------------------------------------------------------------
 
 
-def _facts(app: FastAPI, explorer: Explorer) -> None:
+def _facts(app: FastAPI, explorer: Explorer, needs_token: bool) -> None:
     @app.get("/api/about", responses=_responses(*_ALWAYS))
     def about() -> S.About:
         """Say which runs there are."""
-        return explorer.about()
+        return explorer.about().model_copy(update={"needs_token": needs_token})
 
     @app.get("/api/runs/{key}/survey", responses=_responses(*_ALWAYS, 404, 422))
     def survey(key: Key) -> S.Surveyed:

@@ -14,12 +14,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from capsella.web import signing_in
+
 UPLOADS = "/upload"
-COOKIE = "capsella_token"
 
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -125,11 +125,11 @@ class Guard:
                 message = {**message, "headers": [*message["headers"], *ours]}
             await send(message)
 
-        shown = _query_token(scope)
-        if self._token is not None and shown is not None and scope["method"] == "GET" and self._is_token(shown):
-            await _hand_over(scope, shown, send_guarded)
+        if self._token is not None and scope["method"] == "GET" and self._is_token(signing_in.of_query(scope) or ""):
+            await _answer(303, b"", signing_in.handed_over(scope, self._token), send_guarded)
             return
         problem = self._problem(scope, headers)
+        body: bytes | None = b""
         if problem is None:
             try:
                 async with asyncio.timeout(self._caps.body_seconds):
@@ -138,13 +138,20 @@ class Guard:
                 problem = (413, str(error))
             except TimeoutError:
                 problem = (408, f"the body is not there yet; expected all of it within {self._caps.body_seconds:g} s")
-        if problem is not None:
-            await _say(problem, send_guarded)
-            return
         if body is None:
             # whoever asked is gone.
             return
-        await self._app(scope, _again(body, receive), send_guarded)
+        if problem is None and self._is_form(scope):
+            if self._is_token(signing_in.of_form(body)):
+                await _answer(303, b"", signing_in.handed_over(scope, signing_in.of_form(body)), send_guarded)
+                return
+            problem = (401, "that is not the token; expected the one that the terminal shows")
+        if problem is None:
+            await self._app(scope, _again(body, receive), send_guarded)
+        elif problem[0] == 401 and signing_in.is_wanted(scope, headers):
+            await _answer(401, *signing_in.form(problem[1]), send_guarded)
+        else:
+            await _say(problem, send_guarded)
 
     def _problem(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         """Return status and line for what may not be asked."""
@@ -152,7 +159,7 @@ class Guard:
         if self._hosts is not None and _name_of(host) not in self._hosts:
             expected = ", ".join(sorted(self._hosts))
             return 403, f"Host {_short(host)} is none of this server's; expected {expected}"
-        if not self._shows_token(scope, headers):
+        if not (self._is_form(scope) or self._shows_token(scope, headers)):
             return 401, "a token is needed: open the address with ?token=… that the terminal shows, or send it as Bearer"
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != host:
@@ -166,19 +173,25 @@ class Guard:
             return 429, f"too many uploads; expected one each {self._caps.upload_seconds:g} s"
         return None
 
+    def _is_form(self, scope: Scope) -> bool:
+        """Tell whether a request brings the token itself."""
+        return self._token is not None and signing_in.is_sent(scope)
+
     def _shows_token(self, scope: Scope, headers: dict[str, str]) -> bool:
         if self._token is None:
             return True
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._is_token(bearer.strip()):
             return True
-        return self._is_token(_cookie(headers, _cookie_name(scope)))
+        return self._is_token(_cookie(headers, signing_in.cookie_name(scope)))
 
     def _is_token(self, shown: str) -> bool:
         # in constant time, so that no part of it can be guessed by waiting.
         return self._token is not None and hmac.compare_digest(shown.encode(), self._token.encode())
 
     def _most(self, scope: Scope) -> int:
+        if self._is_form(scope):
+            return signing_in.FORM_BYTES
         return self._caps.upload_bytes if scope["path"].endswith(UPLOADS) else self._caps.json_bytes
 
 
@@ -190,7 +203,7 @@ async def _whole_body(receive: Receive, headers: dict[str, str], most: int) -> b
     """Read a body, and no more of it than is taken; None if the connection ends before it does."""
     said = headers.get("content-length", "")
     if said.isdecimal() and (len(said) > 18 or int(said) > most):
-        raise _TooLarge(f"the body has {_short(said)} bytes; expected at most {most:,}")
+        raise _TooLarge(f"the body has {f'{int(said):,}' if len(said) <= 18 else 'far more'} bytes; expected at most {most:,}")
     found = bytearray()
     while True:
         message = await receive()
@@ -219,44 +232,19 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 async def _say(problem: tuple[int, str], send: Send) -> None:
     status, detail = problem
-    content = json.dumps({"detail": detail}, ensure_ascii=False).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+    headers = [(b"content-type", b"application/json")]
     if status in (408, 413):
         # what was not read is not wanted.
         headers.append((b"connection", b"close"))
     if status == 429:
         headers.append((b"retry-after", b"1"))
+    await _answer(status, json.dumps({"detail": detail}, ensure_ascii=False).encode(), headers, send)
+
+
+async def _answer(status: int, content: bytes, headers: signing_in.Headers, send: Send) -> None:
+    headers = [*headers, (b"content-length", str(len(content)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": content})
-
-
-async def _hand_over(scope: Scope, token: str, send: Send) -> None:
-    """Put the token of an address into a cookie that no script can read, and go on without it."""
-    rest = urlencode([pair for pair in _query(scope) if pair[0] != "token"])
-    where = _own_path(scope["path"]) + (f"?{rest}" if rest else "")
-    cookie = f"{_cookie_name(scope)}={token}; Path=/; HttpOnly; SameSite=Strict"
-    headers = [(b"location", where.encode()), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
-    await send({"type": "http.response.start", "status": 303, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
-
-
-def _own_path(path: str) -> str:
-    """Return a path of this server: one that begins with two slashes would be another's."""
-    return "/" + quote(path.lstrip("/"))
-
-
-def _query(scope: Scope) -> list[tuple[str, str]]:
-    return parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
-
-
-def _query_token(scope: Scope) -> str | None:
-    return next((value for name, value in _query(scope) if name == "token"), None)
-
-
-def _cookie_name(scope: Scope) -> str:
-    """Return the name of this server's cookie: browsers keep those of all ports of a host together."""
-    server = scope.get("server")
-    return f"{COOKIE}_{server[1]}" if server else COOKIE
 
 
 def _cookie(headers: dict[str, str], name: str) -> str:

@@ -208,6 +208,7 @@ class About(BaseModel):
     version: str
     runs: list[RunInfo]
     limits: Limits
+    needs_token: bool = Field(default=False, description="whether whoever asks must show a token")
 
 
 class Surveyed(BaseModel):

@@ -22,6 +22,8 @@ HOST, PORT = "127.0.0.1", 8474
 """Where the explorer is, if nothing else is said; a port of its own, so that an address that was kept goes on being one."""
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+# addresses of documentation (RFC 5737 and 3849), by what listens everywhere in the same family.
+_EVERYWHERE = {"0.0.0.0": "192.0.2.1", "::": "2001:db8::1"}
 _WAITING = 128
 _GRACE = 2
 
@@ -53,9 +55,18 @@ class Place:
     @property
     def url(self) -> str:
         """The address to open."""
-        # of all addresses of this machine none can be opened as such.
-        host = socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host
-        return f"http://{_in_address(host)}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+        return self.urls[0]
+
+    @property
+    def urls(self) -> list[str]:
+        """All addresses to open it by: where it listens at all of this machine's, its name and a number that needs no name."""
+        hosts = [self.host]
+        if self.host in _EVERYWHERE:
+            # of all addresses none can be opened as such, and its name is often known to nobody else.
+            number = own_address(self.host)
+            hosts = [socket.gethostname(), *([number] if number else [])]
+        rest = f":{self.port}/" + (f"?token={self.token}" if self.token else "")
+        return [f"http://{_in_address(host)}{rest}" for host in hosts]
 
 
 def place(host: str = HOST, port: int | None = None) -> Place:
@@ -93,6 +104,23 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+def own_address(host: str) -> str | None:
+    """Return the address of this machine from which others are reached; None where none are.
+
+    Args:
+        host: ``"0.0.0.0"`` or ``"::"``, for an address of that family.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as outward:
+            # nothing is sent: this asks for the way alone.
+            outward.connect((_EVERYWHERE[host], 9))
+            found = str(outward.getsockname()[0])
+    except OSError:
+        return None
+    return None if is_loopback(found) or found in _EVERYWHERE else found
 
 
 def server(explorer: Explorer, place: Place) -> uvicorn.Server:

@@ -98,7 +98,7 @@ def readings(
         # each with an explorer of its own: what was looked at is not looked at again.
         nets = [_net(key, create_model(model).to(device), data, surveys=view.surveys) for key in ("first", "second")]
         with Explorer(nets) as explorer, serving(explorer) as url, connected(url) as ask:
-            problem = _wrong(nets[0], ask)
+            problem = wrong(nets[0], ask)
             if problem or (view.name == _KNOBS and not nets[0].has_knobs) or (view.name == _CAPSULE and not nets[0].layers):
                 yield StrokeReading(view.name, model, 0.0, 0.0, 0.0, 0, problem=problem or "the network has none")
                 continue
@@ -162,7 +162,7 @@ def _timed(view: View, model: str, ask: Ask, images: Sequence[Tensor]) -> Stroke
     return StrokeReading(view.name, model, statistics.median(kept), kept[int(0.95 * len(kept))], kept[-1], len(kept))
 
 
-def _wrong(net: Net, ask: Ask) -> str:
+def wrong(net: Net, ask: Ask) -> str:
     """Say what is wrong with an answer, if anything is: nothing is timed that is not right."""
     (levels,) = drawing(net, 1)
     found = ask("/api/runs/first/see", {"scene": {"picture": {"kind": "drawn", **packed(levels).model_dump()}}})

@@ -160,26 +160,29 @@ export function histogram({ label, height = 96 }) {
   });
 }
 
-/** Upright bars with a name under each, from zero up or down. */
+/** Upright bars with a name under each, from zero up or down; the axis says how far the longest goes. */
 export function columns({ label, height = 120 }) {
-  return drawing(label, (width, { names, values, marked = null, top = null }) => {
+  return drawing(label, (width, { names, values }) => {
     const known = values.map((value) => value ?? 0);
-    const high = top ?? Math.max(1e-9, ...known.map(Math.abs));
+    const high = Math.max(...known.map(Math.abs));
     const isSigned = known.some((value) => value < 0);
-    const room = height - 20;
-    const zero = isSigned ? room / 2 : room;
-    const step = width / values.length;
+    const scale = columnScale(high, isSigned);
+    const [head, left] = [7, 8 + 7.5 * Math.max(...scale.map(({ text }) => text.length))];
+    const room = height - 20 - head;
+    const long = isSigned ? room / 2 : room;
+    const zero = head + long;
+    const step = (width - left) / values.length;
     const shown = names.map((name) => (name.length > 8 ? `${name.slice(0, 7)}…` : name));
     const wide = shown.map((name) => 7.5 * name.length);
     const every = Math.ceil((Math.max(...wide) + 6) / step);
     const bars = known.map((value, k) => {
-      const tall = Math.min(1, Math.abs(value) / high) * (isSigned ? room / 2 : room) * 0.96;
+      const tall = high > 0 ? (Math.abs(value) / high) * long : 0;
       const title = s("title", {}, `${names[k]}: ${fixed(values[k])}`);
       return s(
         "rect",
         {
-          class: `bar${value < 0 ? " negative" : ""}${k === marked ? " is-marked" : ""}`,
-          x: k * step + step * 0.14,
+          class: `bar${value < 0 ? " negative" : ""}`,
+          x: left + k * step + step * 0.14,
           y: value < 0 ? zero : zero - tall,
           width: step * 0.72,
           height: Math.max(tall, 0.5),
@@ -188,12 +191,23 @@ export function columns({ label, height = 120 }) {
       );
     });
     // the widest letters are about so much wider than the mean one.
-    const place = (k) => clamp((k + 0.5) * step, 0.65 * wide[k], width - 0.65 * wide[k]);
+    const place = (k) => clamp(left + (k + 0.5) * step, 0.65 * wide[k], width - 0.65 * wide[k]);
     const words = shown.map((name, k) =>
       k % every ? null : s("text", { x: place(k), y: height - 4, "text-anchor": "middle" }, name),
     );
-    return { height, parts: [s("path", { class: "axis", d: `M0 ${zero}H${width}` }), ...bars, ...words.filter(Boolean)] };
+    const axis = scale.flatMap(({ share, text }) => [
+      s("path", { class: share === 0 ? "axis" : "grid", d: `M${left} ${zero - share * long}H${width}` }),
+      s("text", { x: left - 6, y: zero - share * long + 4, "text-anchor": "end" }, text),
+    ]);
+    return { height, parts: [...axis, ...bars, ...words.filter(Boolean)] };
   });
+}
+
+/** What stands at an axis whose ends are as far as the longest bar: shares of its length, and numbers. */
+export function columnScale(high, isSigned) {
+  const text = short(Number(high.toPrecision(2)));
+  const ends = high > 0 ? [{ share: 1, text }, ...(isSigned ? [{ share: -1, text: `−${text}` }] : [])] : [];
+  return [{ share: 0, text: "0" }, ...ends];
 }
 
 /** How alike layers are, each beside what chance would give. */

@@ -139,15 +139,17 @@ class Page {
 
   async #copy() {
     const address = this.store.address();
+    const { needs_token: needsToken } = this.about;
+    const token = needsToken ? " Whoever opens it needs the token as well." : "";
     try {
       await navigator.clipboard.writeText(address);
-      say("The address of what is shown is in the clipboard.", { isBrief: true });
+      say(`The address of what is shown is in the clipboard.${token}`, { isBrief: !needsToken });
     } catch {
       // not every browser lets a page write there; the reader can.
       this.address.hidden = false;
       this.address.value = address;
       this.address.select();
-      say("Here is the address of what is shown, to be copied.");
+      say(`Here is the address of what is shown, to be copied.${token}`);
     }
   }
 

@@ -26,6 +26,7 @@ export const channelsOf = (text) => [1, 3, 5].map((at) => Number.parseInt(text.s
 export class Source {
   #picture = null;
   #run = null;
+  #before = null;
 
   constructor({ about, store }) {
     Object.assign(this, { about, store });
@@ -89,11 +90,14 @@ export class Source {
       else this.#upload(event.dataTransfer.files[0]);
     });
     const heading = (text, id) => h("h2", { id, class: "quiet" }, text);
+    // by mouse a thumbnail is dragged on the stage; by key and touch it is picked, and then made the second.
+    this.second = button("As the second image", () => this.#asSecond(), { class: "small as-second", hidden: true });
     this.pickBox = h(
       "details",
       { class: "card fold", open: true, ontoggle: () => this.update(store.state) },
       h("summary", {}, h("h2", {}, "Test images")),
       this.gallery.element,
+      this.second,
     );
     this.element = h(
       "aside",
@@ -122,6 +126,7 @@ export class Source {
 
   update(state) {
     const run = runOf(this.about, state.run);
+    this.#offerSecond(state);
     if (run !== this.#run) {
       this.#run = run;
       this.colour.hidden = run.channels !== 3;
@@ -184,7 +189,21 @@ export class Source {
   }
 
   #pick(index) {
+    const { picture } = this.store.state;
+    if (picture.kind !== "test" || picture.run !== this.#run.key || picture.index !== index) this.#before = picture;
     this.store.set({ picture: { kind: "test", run: this.#run.key, index } });
+  }
+
+  #offerSecond({ view, picture }) {
+    this.second.hidden = view !== "overlap" || picture.kind !== "test";
+    if (picture.kind === "test") write(this.second, `Test image ${count(picture.index)} as the second`);
+  }
+
+  /** Lay what was picked over what was there before it. */
+  #asSecond() {
+    const { picture } = this.store.state;
+    this.store.set({ second: picture, picture: this.#before ?? picture });
+    this.#before = null;
   }
 
   #random() {

@@ -134,7 +134,7 @@ export class TreeFigure {
       const anchor = k === 0 ? "start" : k === last ? "end" : "middle";
       const x =
         k === 0
-          ? Math.max(2, column.left - radius)
+          ? Math.max(2, narrow ? 0 : column.left - radius)
           : k === last
             ? Math.min(this.#width - 2, column.right + radius + 70)
             : column.middle;

@@ -34,6 +34,9 @@ export function differences(one, other) {
   return [...new Set([...a.keys(), ...b.keys()])].map((name) => [name, a.get(name) ?? "–", b.get(name) ?? "–"]);
 }
 
+/** A name that may go on in the next line after each of its parts, and nowhere else. */
+const breakable = (text) => text.split(/(?<=[_/-])/).flatMap((part, k) => (k === 0 ? [part] : [h("wbr"), part]));
+
 /** One of the two. */
 class Side {
   sight = null;
@@ -113,7 +116,7 @@ export class CompareView {
       oninput: (weak) => store.set({ weak }),
     });
     this.finding = new Finding();
-    this.table = h("table", { class: "data" });
+    this.table = h("table", { class: "data pair" });
     this.none = h(
       "div",
       { class: "card empty", hidden: true },
@@ -205,9 +208,9 @@ export class CompareView {
     const key = `${run.key} ${other.key}`;
     if (key === this.key) return;
     this.key = key;
-    const head = ["", run.title, other.title].map((text) => h("th", { scope: "col" }, text));
+    const head = ["", run.title, other.title].map((text) => h("th", { scope: "col" }, breakable(text)));
     const rows = differences(run, other).map(([name, a, b]) =>
-      h("tr", { class: a === b ? "" : "differs" }, h("th", { scope: "row" }, name), h("td", {}, a), h("td", {}, b)),
+      h("tr", { class: a === b ? "" : "differs" }, h("th", { scope: "row" }, name), ...[a, b].map((value) => h("td", {}, breakable(value)))),
     );
     this.table.replaceChildren(h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows));
   }
