@@ -182,6 +182,27 @@ def test_test_images_are_picked_by_class_answer_and_mistake(window: Window) -> N
     assert answer(page) == before
 
 
+def test_what_another_set_calls_its_image_is_neither_right_nor_wrong(window: Window) -> None:
+    page = window.show("run=deep&pic=t.3.small&capsule=1.3&mistakes=1")
+    truth = page.locator(".answer-truth").first
+    assert truth.inner_text() == "The test set says 3, in classes of its own"
+    assert "wrong" not in (truth.get_attribute("class") or "").split()
+    gallery = page.locator(".gallery")
+    gallery.get_by_label("Class", exact=True).select_option("3")
+    quiet(page)
+    names = [each.get_attribute("aria-label") for each in gallery.locator(".thumb").all()]
+    assert len(names) == 10
+    assert all(re.match(r"Test image \d*3, class 3, taken for (?!3)", name) for name in names)
+    assert gallery.locator(".is-wrong").count() == 0
+    assert gallery.get_by_label("Mistakes only").is_hidden()
+    assert gallery.get_by_label("Class", exact=True).locator("option").all_inner_texts()[:2] == ["any", "0"]
+    assert gallery.get_by_label("Answer").locator("option").all_inner_texts()[:2] == ["any", "<b>&"]
+    assert page.get_by_role("region", name="The chosen capsule").get_by_role("img", name=re.compile("^0: ")).count() == 1
+    # of its own classes a network is right or wrong.
+    page = window.show("run=small&pic=t.3.small")
+    assert page.locator(".answer-truth").first.inner_text() in ("as the test set says", "The test set says 3")
+
+
 def test_a_file_is_an_image_too_and_what_is_none_is_told_why(window: Window) -> None:
     file = io.BytesIO()
     Image.new("L", (60, 60), 200).save(file, "PNG")

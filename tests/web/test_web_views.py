@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from explored import ask, asked, net, of_test, rectangles, small
+from explored import ask, asked, drawn, net, of_test, rectangles, small
 from torch import Tensor, nn
 
 import capsella
-from capsella.data import from_tensors
+from capsella.data import ImageData, from_tensors
 from capsella.nn import CapsuleConv2d, PrimaryCapsules
 from capsella.train import Run, fit
 from capsella.web import examining
@@ -144,6 +144,83 @@ def test_nothing_of_negation_stays_in_the_net() -> None:
 def test_only_images_can_be_explored() -> None:
     with pytest.raises(ValueError, match="'numbers' was trained on 'sign', whose values are no grey levels; expected images"):
         Net("numbers", capsella.create_model("sign_capsnet"), capsella.load_data("sign", split="test"))
+
+
+BEASTS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen", "ibex", "jay")
+
+
+def named(names: tuple[str, ...]) -> ImageData:
+    data = rectangles()
+    return from_tensors(data.images[:], data.labels[:], name="beasts", split="test", class_names=names)
+
+
+def test_an_image_of_another_set_is_worded_by_its_own_classes() -> None:
+    with asked(net(), net("beasts", data=named(BEASTS))) as client:
+        digits, beasts = client.get("/api/about").json()["runs"]
+        assert (digits["data_classes"], digits["judges"]) == ([str(k) for k in range(10)], True)
+        assert (beasts["data_classes"], beasts["judges"]) == (list(BEASTS), True)
+
+        def truth(run: str, of: str) -> tuple[int | None, str | None]:
+            sight = ask(client, "see", {"scene": {"picture": of_test(3, of)}}, run=run)
+            moved = ask(client, "move", {"scene": {"picture": of_test(3, of), "move": {"x": 1}}}, run=run)
+            assert (moved["after"]["label"], moved["after"]["label_name"]) == (sight["label"], sight["label_name"])
+            return sight["label"], sight["label_name"]
+
+        assert (truth("small", "small"), truth("beasts", "beasts")) == ((3, "3"), (3, "dog"))
+        # classes that have the same number are no more than that.
+        assert (truth("small", "beasts"), truth("beasts", "small")) == ((None, "dog"), (None, "3"))
+        over = {"picture": of_test(3), "over": {"picture": of_test(1)}}
+        for picture in (over, {"picture": drawn(rectangles().images[0])}):
+            sight = ask(client, "see", {"scene": picture})
+            assert (sight["label"], sight["label_name"]) == (None, None)
+
+
+def test_a_run_that_is_shown_another_set_is_neither_right_nor_wrong() -> None:
+    with asked(net(class_names=BEASTS)) as client:
+        (run,) = client.get("/api/about").json()["runs"]
+        assert (run["class_names"], run["data_classes"], run["judges"]) == (list(BEASTS), [str(k) for k in range(10)], False)
+        found = ask(client, "images", label=3)
+        assert [(each["index"], each["label"], each["label_name"]) for each in found["images"]] == [(3, None, "3")]
+        assert found["images"][0]["answer"] is not None
+        for mistakes in ("true", "false"):
+            assert ask(client, "images", mistakes=mistakes)["total"] == 0
+        # means by class are those of the data's classes.
+        history = ask(client, "capsule", {"scene": SCENE, "layer": 0, "capsule": 5})["history"]
+        own = net().survey
+        while not own.is_complete:
+            own.go_on()
+        expected = own.history(0, 5)
+        assert expected is not None
+        assert history["by_class"] == pytest.approx(expected.by_class)
+
+
+def test_a_set_of_fewer_or_more_classes_of_the_same_names_is_judged() -> None:
+    for names in (BEASTS[:4], (*BEASTS, "kiwi")):
+        images = rectangles(4).images[:]
+        data = from_tensors(images, torch.arange(4) + len(names) - 4, name="beasts", split="test", class_names=names)
+        found = net(class_names=BEASTS, data=data)
+        assert found.judges
+        assert [found.truth(SeeRequest.model_validate({"scene": {"picture": of_test(k)}}).scene) for k in (0, 3)] == [
+            (len(names) - 4, names[-4]),
+            (len(names) - 1, names[-1]),
+        ]
+
+
+def test_the_doctor_measures_no_accuracy_by_classes_that_a_run_does_not_know(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    def diagnose(model: Any, images: Tensor, labels: Any, **options: Any) -> Any:
+        given.append(labels)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(examining, "diagnose", diagnose)
+    for data in (named(BEASTS), rectangles()):
+        with pytest.raises(ValueError, match="enough"):
+            examining.examined(Net.of("run", Run.load(folder), data))
+    assert given[0] is None
+    assert given[1].tolist() == rectangles().labels.tolist()
 
 
 def test_an_explorer_needs_runs_of_different_keys() -> None:

@@ -34,7 +34,9 @@ def examined(net: Net) -> str:
     run = Run.load(net.folder)
     facts = {"run": net.title, "data": net.data.name, "split": net.data.split, "model": dict(run.config["model"])}
     chosen = torch.linspace(0, len(net.data) - 1, min(len(net.data), IMAGES)).round().long()
-    images, labels = net.data.batch(chosen)
+    images, classes = net.data.batch(chosen)
+    # classes of another kind than its own say nothing about its answers.
+    labels = classes if net.judges else None
     found = diagnose(run.model, images, labels, loss=loss_of(run), events=run.events, facts=facts, sample=SAMPLE)
     return doctor_page(dataclasses.replace(found, class_names=tuple(net.class_names)).as_dict())
 

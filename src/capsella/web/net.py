@@ -73,7 +73,10 @@ class Net:
         sizes = [layer.capsules for layer in self.layers]
         size = min(len(data), images, max(1, MOST_ACTIVATIONS // max(1, sum(sizes))))
         self.labels = data.labels[:size] if data.labels.ndim == 1 else None
-        self.survey = Survey(size, self.labels, sizes, self._examine)
+        self.data_classes = [*map(str, data.class_names)]
+        self.judges = alike(self.class_names, self.data_classes)
+        """Whether its answers can be right or wrong about its test images: their classes are those that it knows."""
+        self.survey = Survey(size, self.labels, sizes, self._examine, names=self.data_classes, judges=self.judges)
         self._fields: ReceptiveFields | None = None
 
     @classmethod
@@ -137,6 +140,8 @@ class Net:
             width=width,
             images=self.survey.size,
             class_names=self.class_names,
+            data_classes=self.data_classes,
+            judges=self.judges,
             has_classes=self.labels is not None,
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             layers=self.layers,
@@ -174,13 +179,16 @@ class Net:
         """Return the grey levels of a scene [C, H, W]."""
         return moved(self.still(scene), scene.move or Move())
 
-    def label(self, scene: Scene) -> int | None:
-        """Return the class of a scene that is a test image alone."""
+    def truth(self, scene: Scene) -> tuple[int | None, str | None]:
+        """Return the class of a scene that is a test image alone: its number, if the net knows such classes, and its name."""
         picture = scene.picture
         if scene.over is not None or picture.kind != "test":
-            return None
-        labels = self.siblings[picture.run].labels
-        return None if labels is None else int(labels[picture.index])
+            return None, None
+        shown = self.siblings[picture.run]
+        if shown.labels is None:
+            return None, None
+        label = int(shown.labels[picture.index])
+        return label if alike(self.class_names, shown.data_classes) else None, shown.data_classes[label]
 
     def normalised(self, levels: Sequence[Tensor]) -> Tensor:
         """Return grey levels [C, H, W] as the network takes them, [B, C, H, W]."""
@@ -199,9 +207,23 @@ class Net:
         levels = [self.test_image(index) for index in range(start, stop)]
         looks = look(self.model, self.normalised(levels), has_tree=bool(self.layers))
         scores = torch.stack([each.scores for each in looks]).cpu()
-        indices = list(range(start, stop))
-        classes = self.data.part_labels(indices) if self.labels is None else self.labels[start:stop]
-        return Batch(looks, right(scores, classes.cpu()), confidence(scores, scores_are(self.model)))
+        return Batch(looks, self._hits(scores, start, stop), confidence(scores, scores_are(self.model)))
+
+    def _hits(self, scores: Tensor, start: int, stop: int) -> Tensor | None:
+        if not self.judges:
+            return None
+        classes = self.data.part_labels(list(range(start, stop))) if self.labels is None else self.labels[start:stop]
+        return right(scores, classes.cpu())
+
+
+def alike(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Tell whether a number means the same class in two lists of names, as far as both go.
+
+    Example:
+        >>> alike(["cat", "dog"], ["cat", "dog", "2"]), alike(["cat", "dog"], ["0", "1"])
+        (True, False)
+    """
+    return all(a == b for a, b in zip(one, other, strict=False))
 
 
 def _lowest(seen: Seen, name: str) -> LayerInfo:

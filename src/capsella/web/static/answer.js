@@ -13,8 +13,15 @@ export const certainties = (sight) =>
 /** The answer in a sentence. */
 export function sentence(run, sight) {
   const name = run.class_names[sight.answer];
-  const truth = sight.label === null || sight.label === sight.answer ? "" : ` The test set says ${nameOf(run, sight.label)}.`;
+  const truth = sight.label_name === null || sight.label === sight.answer ? "" : ` ${truthWords(sight)}.`;
   return `The network says ${name}, sure of it by ${percent(sight.confidence)}.${truth}`;
+}
+
+/** What the test set says of its image; nothing of others. Where its classes are not the network’s, no answer is right or wrong. */
+export function truthWords({ label, label_name: name, answer }) {
+  if (name === null) return "";
+  if (label === null) return `The test set says ${name}, in classes of its own`;
+  return label === answer ? "as the test set says" : `The test set says ${name}`;
 }
 
 export const nameOf = (run, label) => run.class_names[label] ?? String(label);
@@ -43,12 +50,8 @@ export class Answer {
     const shown = values.length <= MOST_BARS ? values.map((_, k) => k) : ranked(values).slice(0, MOST_BARS);
     write(this.name, run.class_names[sight.answer]);
     write(this.sure, percent(sight.confidence));
-    const isRight = sight.label === sight.answer;
-    write(
-      this.truth,
-      sight.label === null ? "" : isRight ? "as the test set says" : `The test set says ${nameOf(run, sight.label)}`,
-    );
-    this.truth.classList.toggle("wrong", sight.label !== null && !isRight);
+    write(this.truth, truthWords(sight));
+    this.truth.classList.toggle("wrong", sight.label !== null && sight.label !== sight.answer);
     this.#rows(shown.length);
     shown.forEach((number, at) => {
       const { row, name, fill, value } = this.rows[at];

@@ -139,7 +139,7 @@ export class CapsulePanel {
     write(this.historyWords, words);
     this.classesPart.hidden = history.by_class.length === 0;
     if (history.by_class.length) {
-      const names = history.by_class.map((_, k) => run.class_names[k] ?? String(k));
+      const names = history.by_class.map((_, k) => run.data_classes[k]);
       this.classes.show(
         { names, values: history.by_class },
         names.map((name, k) => `${name}: ${fixed(history.by_class[k])}`).join(", "),

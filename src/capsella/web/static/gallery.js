@@ -22,9 +22,9 @@ export function galleryQuery({ label, answer, mistakes, order, offset }, limit =
 
 /** What is true of an image, in words. */
 export function imageWords(run, image) {
-  const name = (number) => run.class_names[number] ?? String(number);
-  const truth = image.label === null ? "" : `, class ${name(image.label)}`;
-  const answer = image.answer === null ? "" : `, taken for ${name(image.answer)}, sure by ${percent(image.confidence)}`;
+  const truth = image.label_name === null ? "" : `, class ${image.label_name}`;
+  const answer =
+    image.answer === null ? "" : `, taken for ${run.class_names[image.answer]}, sure by ${percent(image.confidence)}`;
   return `Test image ${image.index}${truth}${answer}`;
 }
 
@@ -69,10 +69,12 @@ export class GalleryPicker {
 
   update(run, gallery, chosen) {
     if (run !== this.#run) {
-      const classes = run.class_names.map((name, k) => [k, name]);
-      this.label.fill([["", "any"], ...classes]);
-      this.answer.fill([["", "any"], ...classes]);
+      const any = (names) => [["", "any"], ...names.map((name, k) => [k, name])];
+      this.label.fill(any(run.data_classes));
+      this.answer.fill(any(run.class_names));
       this.label.element.hidden = !run.has_classes;
+      // of classes that it does not know, a network can say nothing wrong.
+      this.mistakes.element.hidden = !run.judges;
       this.query.drop();
     }
     this.#run = run;
@@ -83,7 +85,7 @@ export class GalleryPicker {
     this.mistakes.input.checked = gallery.mistakes;
     this.chosen = chosen;
     this.#markChosen();
-    this.query.want(runPath(run.key, galleryQuery(gallery)));
+    this.query.want(runPath(run.key, galleryQuery({ ...gallery, mistakes: gallery.mistakes && run.judges })));
   }
 
   leave() {

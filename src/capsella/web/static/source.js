@@ -131,9 +131,15 @@ export class Source {
       this.#show(state.picture);
     }
     this.undo.disabled = !this.board.canUndo;
-    const { picture } = state;
-    if (this.pickBox.open) this.gallery.update(run, state.gallery, picture.kind === "test" ? picture.index : null);
+    if (this.pickBox.open) this.gallery.update(run, state.gallery, this.#chosen(run, state.picture));
     else this.gallery.leave();
+  }
+
+  /** Which of a run's test images is shown; networks of the same set have the same. */
+  #chosen(run, picture) {
+    if (picture.kind !== "test") return null;
+    const { data, split } = runOf(this.about, picture.run);
+    return data === run.data && split === run.split ? picture.index : null;
   }
 
   sight(run, sight, trip) {

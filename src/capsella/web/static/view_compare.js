@@ -216,5 +216,5 @@ export class CompareView {
 const answerLines = (run, sight) => [
   `says ${nameOf(run, sight.answer)}`,
   `sure by ${percent(sight.confidence)}`,
-  ...(sight.label === null ? [] : [`the test set says ${nameOf(run, sight.label)}`]),
+  ...(sight.label_name === null ? [] : [`the test set says ${sight.label_name}`]),
 ];

@@ -117,7 +117,7 @@ export class OverlapView {
       this.#sight = null;
       this.which.fill([
         ["", run.has_classes ? "of any class" : "any"],
-        ...(run.has_classes ? run.class_names.map((name, k) => [k, name]) : []),
+        ...(run.has_classes ? run.data_classes.map((name, k) => [k, name]) : []),
       ]);
       write(this.none, run.knobs ? "" : `${run.title} draws no single classes${run.decoder ? "" : ": it has no decoder"}.`);
       for (const each of [...this.drawings, this.both]) each.element.hidden = !run.knobs;
@@ -247,7 +247,7 @@ export class OverlapView {
     const find = (offset) => ask(runPath(run.key, galleryQuery({ ...ANY_IMAGE, label, offset }, 1)));
     try {
       const { total } = await find(0);
-      if (total === 0) throw new Error(`No test image of class ${run.class_names[label]}.`);
+      if (total === 0) throw new Error(`No test image of class ${run.data_classes[label]}.`);
       const { images } = await find(Math.floor(Math.random() * total));
       this.store.set({ second: { kind: "test", run: run.key, index: images[0].index } });
     } catch (trouble) {
