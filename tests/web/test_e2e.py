@@ -47,6 +47,7 @@ def url() -> Iterator[str]:
         net("conv", capsella.create_model("convnet_small"), data),
         net("deep", deep, data, class_names=STRANGE, title=LONG),
         net("colour", capsella.create_model("capsnet_small", in_channels=3), rectangles(shape=(3, 28, 28))),
+        net("matrix", capsella.create_model("em_capsnet", types=(4, 4, 4)), rectangles(4)),
     ]
     with Explorer(nets) as explorer, serving(explorer) as found:
         while not all(each.survey.is_complete for each in nets):
@@ -302,6 +303,23 @@ def test_negated_primary_capsules_are_compared_with_the_answer(window: Window) -
     assert "negate=1" in address(page)
     page.get_by_label("Negate the primary capsules").uncheck()
     finding.wait_for(state="hidden")
+
+
+def test_a_tree_on_convolutions_says_what_is_below_it(window: Window) -> None:
+    page = window.show("run=matrix&capsule=0.3")
+    card = page.get_by_role("region", name="The parse tree")
+    assert page.locator("svg.tree .head-name").all_text_contents() == ["layers.1", "Classes"]
+    assert "2 convolutional capsule layers below are not drawn: their couplings stay within windows" in card.inner_text()
+    assert card.get_by_label("Negate the primary capsules, which stand below this tree").is_visible()
+    assert "layers.1 · activation" in page.get_by_role("region", name="The chosen capsule").inner_text()
+    assert "Primary" not in page.locator("main").inner_text()
+    page.get_by_role("link", name="Move the world").click()
+    quiet(page, 400)
+    assert page.get_by_role("img", name="Correlation of activations. layers.1: 1.00").is_visible()
+    page = window.show("run=small")
+    assert page.locator("svg.tree .head-name").all_text_contents() == ["Primary", "Classes"]
+    assert "not drawn:" not in page.locator("main").inner_text()
+    assert card.get_by_label("Negate the primary capsules", exact=True).is_visible()
 
 
 def test_a_knob_changes_the_drawing_and_not_the_original(window: Window) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import capsella
 from capsella.data import ImageData, from_tensors
-from capsella.nn import CapsuleConv2d, PrimaryCapsules
+from capsella.nn import CapsuleConv2d, CapsuleLinear, PrimaryCapsules
 from capsella.train import Run, fit
 from capsella.web import examining
 from capsella.web.explorer import Explorer, keys_of
@@ -96,6 +96,29 @@ def test_a_net_whose_couplings_stay_within_windows_has_no_tree_and_can_be_negate
 def test_layers_are_named_by_what_made_them() -> None:
     names = [[layer.name for layer in net(model=capsella.create_model(name)).layers] for name in ("deep_capsnet", "em_capsnet")]
     assert names == [["primary", "layers.0", "layers.1", "layers.2", "layers.3"], ["layers.1", "layers.2"]]
+
+
+class OneBelow(Windows):
+    """Such capsules under a layer that is coupled with all of them."""
+
+    def __init__(self) -> None:
+        super().__init__(bias=False)
+        self.top = CapsuleLinear(4 * 10, 4, 10, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        found = self.classes(self.primary(self.trunk(images)))
+        return self.top(found.poses.flatten(1, -2), found.activations.flatten(1)).activations
+
+
+def test_layers_below_a_tree_are_counted_and_not_drawn() -> None:
+    models = [*map(capsella.create_model, ("deep_capsnet", "em_capsnet", "convnet_small")), Windows(bias=False), OneBelow()]
+    assert [net(model=model).info().below for model in models] == [
+        None,
+        "2 convolutional capsule layers below are not drawn: their couplings stay within windows",
+        None,
+        None,
+        "1 convolutional capsule layer below is not drawn: its couplings stay within windows",
+    ]
 
 
 def test_questions_asked_together_are_answered_as_alone() -> None:

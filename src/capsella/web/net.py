@@ -123,8 +123,10 @@ class Net:
         """Number and size of the class capsules."""
         self.has_knobs = self.has_decoder and capsules is not None and capsules.shape[1] == classes
         # what a convolution made stands at the foot of a tree as well.
-        below = seen[-len(chain) - 1].name if len(seen) > len(chain) else "primary"
-        self.layers = [_lowest(chain[0], below), *(_layer(each, layers[each.name]) for each in chain)] if chain else []
+        below = seen[: len(seen) - len(chain)] if chain else []
+        foot = below[-1].name if below else "primary"
+        self.layers = [_lowest(chain[0], foot), *(_layer(each, layers[each.name]) for each in chain)] if chain else []
+        self.below = _left_out(below)
 
     def info(self) -> RunInfo:
         """Return what the page is told of it."""
@@ -146,6 +148,7 @@ class Net:
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             layers=self.layers,
             no_tree=self.no_tree,
+            below=self.below,
             decoder=self.has_decoder,
             knobs=self.has_knobs,
             negates=self.negates,
@@ -237,6 +240,18 @@ def _layer(seen: Seen, layer: Any) -> LayerInfo:
         iterations = layer.options.get("num_iters") or layer.algorithm.default("num_iters")
     _, capsules, dim = seen.poses.shape
     return LayerInfo(name=seen.name, capsules=capsules, dim=dim, routing=layer.routing, iterations=iterations)
+
+
+def _left_out(below: Sequence[Seen]) -> str | None:
+    """Say which layers stand below a tree, and why they are not drawn."""
+    if not below:
+        return None
+    kind, why = "capsule", "couplings are not between all capsules"
+    if all(each.windows > 1 for each in below):
+        kind, why = "convolutional capsule", "couplings stay within windows"
+    if len(below) == 1:
+        return f"1 {kind} layer below is not drawn: its {why}"
+    return f"{len(below)} {kind} layers below are not drawn: their {why}"
 
 
 def _facts(run: Run) -> dict[str, str]:

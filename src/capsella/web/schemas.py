@@ -190,6 +190,9 @@ class RunInfo(BaseModel):
     parameters: int
     layers: list[LayerInfo] = Field(description="of its parse tree, lowest first; empty where it has none")
     no_tree: str | None = Field(description="why it has none")
+    below: str | None = Field(
+        description="which capsule layers stand below its tree, and why they are not drawn; null for none"
+    )
     decoder: bool
     knobs: bool = Field(description="whether it has class capsules that a decoder draws from")
     negates: bool = Field(description="whether it has capsules that can be negated")

@@ -7,7 +7,7 @@ import { count, fixed, h, percent, slider, tick, write } from "./dom.js";
 import { Finding } from "./finding.js";
 import { Player } from "./player.js";
 import { sceneOf } from "./scene.js";
-import { TreeFigure, layerName } from "./tree_figure.js";
+import { TreeFigure, isWhole, layerName } from "./tree_figure.js";
 import { stepsOf } from "./tree_layout.js";
 import { TreeWords } from "./tree_words.js";
 
@@ -92,6 +92,10 @@ export class TreeView {
     this.weak.show(state.weak);
     this.negate.input.checked = state.negate;
     this.negate.element.hidden = !run.negates;
+    write(
+      this.negate.element.querySelector("span"),
+      isWhole(run) ? "Negate the primary capsules" : "Negate the primary capsules, which stand below this tree",
+    );
     write(this.routing, routingWords(run));
     if (state.negate)
       this.negated.want(runPath(run.key, "see"), {
@@ -181,9 +185,8 @@ export function routingWords(run) {
     if (groups.at(-1)?.words === words) groups.at(-1).names.push(layerName(run, k));
     else groups.push({ words, names: [layerName(run, k)] });
   });
-  return groups
-    .map(({ names, words }) => `${names.length > 1 ? `${names[0]} to ${names.at(-1)}` : names[0]}: ${words}`)
-    .join(" · ");
+  const made = groups.map(({ names, words }) => `${names.length > 1 ? `${names[0]} to ${names.at(-1)}` : names[0]}: ${words}`);
+  return [...made, run.below].filter(Boolean).join(" · ");
 }
 
 /** What is said in the place of a tree. */
