@@ -422,6 +422,84 @@ def test_curves_facts_and_the_doctor_are_at_hand(window: Window) -> None:
     page.get_by_text("lies in no folder").wait_for()
 
 
+def saved(page: Any, kind: str, folder: Path) -> str:
+    """Save what is shown as a file of the name of its kind; return the name that the page gives it."""
+    with page.expect_download() as coming:
+        page.get_by_role("button", name=f"Save this view as {kind.upper()}").click()
+    coming.value.save_as(folder / kind)
+    return str(coming.value.suggested_filename)
+
+
+def words_of(page: Any, folder: Path) -> list[str]:
+    """Return the words of a figure that is saved: title, subtitle, captions and what is in its pictures."""
+    saved(page, "svg", folder)
+    return ["".join(each.itertext()) for each in ET.parse(folder / "svg").getroot().findall(".//{*}text")]
+
+
+def test_a_saved_tree_says_answer_and_negation(window: Window, tmp_path: Path) -> None:
+    page = window.show("run=small&pic=t.3.small")
+    name, sure = (page.locator(f".says .answer-{part}").inner_text() for part in ("name", "sure"))
+    truth = "" if name == "3" else ", the test set says 3"
+    words = words_of(page, tmp_path)
+    assert words[:2] == ["Parse tree", f"small · test image 3 of rectangles · says {name} ({sure}){truth}"]
+    assert "parse tree after routing iteration 3 of 3" in words
+    page.get_by_label("Negate the primary capsules").check()
+    quiet(page)
+    found = re.search(r"says (\d)(?:: .* before, (.*) now| \((.*?)\))", page.locator(".tree-card .finding").inner_text())
+    assert found
+    name, sure = found[1], found[2] or found[3]
+    truth = "" if name == "3" else ", the test set says 3"
+    words = words_of(page, tmp_path)
+    assert words[1] == f"small · test image 3 of rectangles · says {name} ({sure}){truth}, its primary capsules negated"
+    assert "parse tree after routing iteration 3 of 3, primary capsules negated" in words
+    page.get_by_label("Negate the primary capsules").uncheck()
+    assert "negated" not in " ".join(words_of(page, tmp_path))
+
+
+def test_a_saved_pair_says_how_it_was_moved_and_how_sure_both_answers_are(window: Window, tmp_path: Path) -> None:
+    for run, title in (("small", "small"), ("conv", "conv")):
+        page = window.show(f"run={run}&pic=t.3.small&view=move&rotation=30")
+        quiet(page, 400)
+        answers = [each.split(" · ") for each in page.locator(".side-answer").all_inner_texts()]
+        words = words_of(page, tmp_path)
+        assert words[1] == f"{title} · test image 3 of rectangles · rotation +30°"
+        wanted = [f"says {name} ({sure}){'' if name == '3' else ', the test set says 3'}" for name, sure in answers]
+        assert len(wanted) == 2
+        assert [each for each in words if each.startswith("says ")] == wanted
+
+
+def test_a_network_without_a_tree_has_its_image_and_answer_saved(window: Window, tmp_path: Path) -> None:
+    page = window.show("run=conv&pic=t.3.conv")
+    words = words_of(page, tmp_path)
+    assert words[0] == "Answer"
+    assert re.match(r"conv · test image 3 of rectangles · says \d \(\d+ %\)", words[1])
+    root = ET.parse(tmp_path / "svg").getroot()
+    assert len(root.findall(".//{*}image")) == 1
+    bars = answer(page).split()
+    assert words[-1 - len(bars) : -1] == bars
+    # a track and what is filled of it, on the ground of the page.
+    rects = root.findall(".//{*}rect")
+    assert len(rects) == 1 + 2 * 10
+    filled = [
+        float(rect.get("width", "")) / float(track.get("width", ""))
+        for track, rect in zip(rects[1::2], rects[2::2], strict=True)
+    ]
+    assert filled == pytest.approx([float(each) for each in bars[1::2]], abs=0.006)
+    assert saved(page, "png", tmp_path) == "capsella-conv-tree.png"
+
+
+def test_what_can_never_be_saved_is_said_so(window: Window) -> None:
+    page = window.show("run=conv&view=knobs")
+    page.get_by_role("button", name="Save this view as SVG").click()
+    page.locator(".notice", has_text="conv has no knobs, and nothing of them to save: it has no decoder.").wait_for()
+    page.get_by_role("button", name="Dismiss").click()
+    # of a run that nothing was written down about there will be no curves either.
+    page = window.show("run=conv&view=training")
+    page.get_by_role("button", name="Save this view as PNG").click()
+    page.locator(".notice", has_text="there is no curve to save").wait_for()
+    page.get_by_role("button", name="Dismiss").click()
+
+
 @pytest.mark.parametrize(
     "view", [view if view in ("tree", "overlap") else pytest.param(view, marks=pytest.mark.slow) for view in VIEWS]
 )
@@ -429,10 +507,7 @@ def test_a_view_is_saved_as_svg_that_needs_nothing_else_and_as_png(view: str, wi
     page = window.show(f"view={view}&other=deep&rotation=20&ox=4")
     quiet(page, 400)
     for kind in ("svg", "png"):
-        with page.expect_download() as coming:
-            page.get_by_role("button", name=f"Save this view as {kind.upper()}").click()
-        assert coming.value.suggested_filename == f"capsella-small-{view}.{kind}"
-        coming.value.save_as(tmp_path / kind)
+        assert saved(page, kind, tmp_path) == f"capsella-small-{view}.{kind}"
     text = (tmp_path / "svg").read_text()
     root = ET.fromstring(text)
     # no class, no style, no address: what it shows is in it.

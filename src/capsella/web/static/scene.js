@@ -37,5 +37,18 @@ export const withRun = (state, key) => ({
   gallery: { ...state.gallery, label: null, answer: null, offset: 0 },
 });
 
+/** What a figure that is saved is of: networks, images, and what is said of them. */
+export function subtitle(state, about, said = "") {
+  const titles = [state.run, state.view === "compare" ? otherOf(state, about) : null]
+    .filter((key) => key !== null)
+    .map((key) => runOf(about, key).title);
+  if (state.view === "training") return titles[0];
+  const name = (picture) =>
+    picture.kind === "test" ? `${pictureName(picture)} of ${runOf(about, picture.run).data}` : pictureName(picture);
+  const image =
+    state.view === "overlap" ? `${name(state.picture)}, over it ${name(secondOf(state, about))}` : name(state.picture);
+  return [titles.join(" and "), image, said].filter(Boolean).join(" · ");
+}
+
 /** A run's words for a test picture or a drawing. */
 export const pictureName = (picture) => (picture.kind === "test" ? `test image ${picture.index}` : "drawing");

@@ -171,6 +171,10 @@ export class CompareView {
     for (const side of this.sides) side.query.drop();
   }
 
+  noFigure() {
+    return otherOf(this.store.state, this.about) === null ? "One run alone has nothing beside it that could be saved." : null;
+  }
+
   figure() {
     return this.sides
       .filter((side) => side.sight)

@@ -15,13 +15,17 @@ import { TreeFigure } from "./tree_figure.js";
 
 const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-/** What the network makes of both, in a sentence. */
-export function overlapWords(run, sight) {
+/** What the network makes of both: its strongest class, or the two that it draws. */
+export function strongestWords(run, sight) {
   const sure = certainties(sight);
+  const named = (number) => `${nameOf(run, number)} (${fixed(sure[number])})`;
   const [first, second] = sight.reconstructions.map((each) => each.class);
-  if (second === undefined) return `Its strongest class is ${nameOf(run, sight.answer)} (${fixed(sure[sight.answer])}).`;
-  return `Its two strongest classes are ${nameOf(run, first)} (${fixed(sure[first])}) and ${nameOf(run, second)} (${fixed(sure[second])}).`;
+  if (second === undefined) return `strongest class is ${named(sight.answer)}`;
+  return `two strongest classes are ${named(first)} and ${named(second)}`;
 }
+
+/** The same in a sentence. */
+export const overlapWords = (run, sight) => `Its ${strongestWords(run, sight)}.`;
 
 export class OverlapView {
   title = "Overlap";
@@ -139,6 +143,10 @@ export class OverlapView {
 
   leave() {
     this.#drag = null;
+  }
+
+  said() {
+    return strongestWords(this.run, this.#sight);
   }
 
   figure() {

@@ -1,7 +1,7 @@
 /** The parse tree: what each capsule does, and how they are coupled, iteration by iteration. */
 
 import { Query, runPath } from "./api.js";
-import { certainties } from "./answer.js";
+import { barRows, certainties, saysWords } from "./answer.js";
 import { CapsulePanel } from "./capsule_panel.js";
 import { count, fixed, h, percent, slider, tick, write } from "./dom.js";
 import { Finding } from "./finding.js";
@@ -25,10 +25,11 @@ export class TreeView {
   #pointed = null;
   #plain = null;
   #shown = null;
+  #isNegated = false;
 
   constructor({ store, about }) {
     Object.assign(this, { store, about });
-    this.negated = new Query((sight) => this.#draw(sight));
+    this.negated = new Query((sight) => this.#draw(sight, true));
     this.tree = new TreeFigure({
       label: "Parse tree: capsules by layer. Arrow keys move between capsules, Enter chooses one.",
       pick: (capsule) => store.set({ capsule }),
@@ -81,11 +82,14 @@ export class TreeView {
     const hasTree = run.layers.length > 0;
     this.body.hidden = !hasTree;
     this.none.hidden = hasTree;
+    // what another network said is not this one's.
+    if (run !== this.run) [this.#plain, this.#shown] = [null, null];
+    this.run = run;
     if (!hasTree) {
+      this.negated.drop();
       this.none.replaceChildren(...noTree(run));
       return;
     }
-    this.run = run;
     const most = Math.min(this.about.limits.most_shown, Math.max(...run.layers.map((layer) => layer.capsules)));
     this.most.show(Math.min(state.most, most), { max: most });
     this.most.element.hidden = most <= 4;
@@ -114,9 +118,9 @@ export class TreeView {
 
   /** What the network says of the image as it is. */
   sight(sight, run) {
-    if (run.layers.length === 0) return;
     this.#plain = sight;
-    if (!this.store.state.negate) this.#draw(sight);
+    if (run.layers.length === 0) [this.#shown, this.#isNegated] = [sight, false];
+    else if (!this.store.state.negate) this.#draw(sight);
     else this.#compare();
   }
 
@@ -127,17 +131,36 @@ export class TreeView {
     this.#pointed = null;
   }
 
+  /** What a figure of it is called. */
+  heading(run) {
+    return run.layers.length ? this.title : "Answer";
+  }
+
+  /** What a figure says of the answer. */
+  said() {
+    const negated = this.#isNegated ? ", its primary capsules negated" : "";
+    return saysWords(this.run, this.#shown) + negated;
+  }
+
   figure() {
-    if (!this.#shown || this.run.layers.length === 0) return [];
+    if (!this.#shown) return [];
     return [
       { caption: "image", pixels: this.#shown.image, side: 140 },
       ...this.#shown.reconstructions.slice(0, 1).map((each) => ({ caption: "reconstruction", pixels: each.image, side: 140 })),
-      { caption: this.player.element.hidden ? "" : stepWords(this.#shown, this.store.state.iteration), svg: this.tree.svg },
+      this.run.layers.length
+        ? { caption: this.#stepWords(), svg: this.tree.svg }
+        : { caption: "how sure it is of each class", bars: barRows(this.run, this.#shown) },
     ];
   }
 
-  #draw(sight) {
+  #stepWords() {
+    const step = stepWords(this.#shown, this.store.state.iteration);
+    return this.#isNegated ? `${step}, primary capsules negated` : step;
+  }
+
+  #draw(sight, isNegated = false) {
     this.#shown = sight;
+    this.#isNegated = isNegated;
     this.#show();
     this.#compare();
     this.panel.image(sight.image);
