@@ -18,6 +18,7 @@ from explored import net, rectangles
 from PIL import Image
 
 import capsella
+from capsella.web.away import without_images
 from capsella.web.explorer import Explorer
 from capsella.web.server import serving
 
@@ -25,6 +26,18 @@ VIEWS = ("tree", "knobs", "move", "compare", "overlap", "training")
 LONG = "a_class_with_quite_a_long_name_without_a_blank_in_it"
 STRANGE = ("<b>&", LONG, "$x$", "_", "four", "5", "6", "7", "8", "9")
 EVENTS = [{"event": "log", "step": k, "images": 64 * k, "loss": 1 / k, "accuracy": 1 - 0.5 / k} for k in range(1, 9)]
+
+
+AWAY = {
+    "data": {
+        "train": {
+            "name": "folder",
+            "options": {"normalise": "unit"},
+            "image_shape": [1, 28, 28],
+            "class_names": [str(k) for k in range(10)],
+        }
+    }
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +60,7 @@ def url() -> Iterator[str]:
         net("conv", capsella.create_model("convnet_small"), data),
         net("deep", deep, data, class_names=STRANGE, title=LONG),
         net("colour", capsella.create_model("capsnet_small", in_channels=3), rectangles(shape=(3, 28, 28))),
+        net("away", data=without_images(AWAY, "test"), away="--root is missing"),
         net("matrix", capsella.create_model("em_capsnet", types=(4, 4, 4)), rectangles(4)),
     ]
     with Explorer(nets) as explorer, serving(explorer) as found:
@@ -204,6 +218,36 @@ def test_what_another_set_calls_its_image_is_neither_right_nor_wrong(window: Win
     assert page.locator(".answer-truth").first.inner_text() in ("as the test set says", "The test set says 3")
 
 
+def test_a_run_whose_images_are_away_is_drawn_for(window: Window) -> None:
+    page = window.show("run=away")
+    gallery = page.locator(".gallery")
+    assert gallery.inner_text() == (
+        "There are none to pick: --root is missing. Drawings and image files can be shown to it all the same."
+    )
+    assert page.get_by_role("button", name="Random test image").is_hidden()
+    assert max(levels(page, ".board")) == 0
+    before = answer(page)
+    stroke(page, ".board", (0.2, 0.2), (0.8, 0.6))
+    assert answer(page) != before
+    for name in ("Turn the knobs", "Move the world", "Compare", "Overlap", "Training", "Parse tree"):
+        page.get_by_role("link", name=name).click()
+        quiet(page, 320)
+    page = window.show("run=away&capsule=0.3")
+    panel = page.get_by_role("region", name="The chosen capsule")
+    assert panel.get_by_role("heading", name="Capsule 3").is_visible()
+    assert panel.get_by_text("Over the test set", exact=True).is_hidden()
+    page.get_by_role("link", name="Overlap").click()
+    page.get_by_role("button", name="Another").click()
+    page.locator(".notice", has_text="There are none to pick: --root is missing.").wait_for()
+    page.get_by_role("button", name="Dismiss").click()
+    # an image of another run can be shown to it, and a run that has some is shown its own.
+    page = window.show("run=away&pic=t.3.small")
+    assert page.locator(".answer-truth").first.inner_text() in ("as the test set says", "The test set says 3")
+    page.get_by_label("Run", exact=True).select_option("small")
+    quiet(page)
+    assert gallery.locator(".thumb").count() == 20
+
+
 def test_a_file_is_an_image_too_and_what_is_none_is_told_why(window: Window) -> None:
     file = io.BytesIO()
     Image.new("L", (60, 60), 200).save(file, "PNG")
@@ -313,6 +357,9 @@ def test_a_tree_on_convolutions_says_what_is_below_it(window: Window) -> None:
     assert card.get_by_label("Negate the primary capsules, which stand below this tree").is_visible()
     assert "layers.1 · activation" in page.get_by_role("region", name="The chosen capsule").inner_text()
     assert "Primary" not in page.locator("main").inner_text()
+    card.get_by_label("Negate the primary capsules").check()
+    page.get_by_text(" · primary capsules negated").wait_for()
+    card.get_by_label("Negate the primary capsules").uncheck()
     page.get_by_role("link", name="Move the world").click()
     quiet(page, 400)
     assert page.get_by_role("img", name="Correlation of activations. layers.1: 1.00").is_visible()

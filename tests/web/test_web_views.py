@@ -16,6 +16,7 @@ from capsella.data import ImageData, from_tensors
 from capsella.nn import CapsuleConv2d, CapsuleLinear, PrimaryCapsules
 from capsella.train import Run, fit
 from capsella.web import examining
+from capsella.web.away import without_images
 from capsella.web.explorer import Explorer, keys_of
 from capsella.web.look import look, negating
 from capsella.web.net import Net
@@ -284,6 +285,52 @@ def test_a_run_brings_its_curves_and_facts_along(folder: Path) -> None:
         assert {"Accuracy", "Loss", "Dead capsules", "Mean activation"} <= plots.keys()
         assert [curve.name for curve in plots["Dead capsules"].curves] == ["layer 1", "layer 2"]
         assert plots["Loss"].curves[0].x == [8.0, 16.0, 24.0, 32.0]
+
+
+def test_a_run_whose_images_are_away_answers_drawings(folder: Path) -> None:
+    run = Run.load(folder)
+    found, there = (Net.of("run", run, data) for data in (no_images(run.config), rectangles()))
+    picture = drawn(rectangles().images[3])
+    with asked(found) as client, asked(there) as other:
+        (about,) = client.get("/api/about").json()["runs"]
+        assert (about["images"], about["data"], about["split"], about["judges"]) == (0, "rectangles", "test", True)
+        assert ask(client, "images", run="run") == {"total": 0, "images": [], "surveyed": {"done": 0, "of": 0}}
+        scene = {"picture": picture}
+        here = ask(client, "see", {"scene": scene}, run="run")
+        assert here["scores"] == ask(other, "see", {"scene": scene}, run="run")["scores"]
+        assert {dead for layer in here["layers"] for dead in layer["dead"]} == {None}
+        assert ask(client, "move", {"scene": scene}, run="run")["layers"][0]["chance"] is None
+        assert ask(client, "follow", {"scene": scene, "view": "x"}, run="run")["chance"] == [None, None]
+        assert ask(client, "capsule", {"scene": scene, "layer": 0, "capsule": 0}, run="run")["history"] is None
+        says = ask(client, "see", {"scene": {"picture": of_test(0, "run")}}, run="run", status=422)["detail"]
+        assert says == "index=0 is not there; expected nothing: there are none"
+    with pytest.raises(ValueError, match="run 'run' has no images to be examined with: gone"):
+        examining.examined(Net.of("run", run, no_images(run.config), away="gone"))
+
+
+@pytest.mark.parametrize("scheme", ["unit", "centred", "standardise", "peer2022"])
+def test_inputs_are_made_without_images_only_as_they_are_made_with_them(scheme: str) -> None:
+    images = rectangles().images[:]
+    data = from_tensors(images, torch.arange(12) % 10, split="test", normalise=scheme)
+    trained = {
+        "name": "r",
+        "options": data.options,
+        "image_shape": list(data.image_shape),
+        "class_names": list(data.class_names),
+    }
+    away = without_images({"data": {"train": trained}}, "test")
+    if scheme == "peer2022":
+        assert away is None
+        return
+    assert away is not None
+    assert (len(away), away.image_shape, away.class_names) == (0, data.image_shape, data.class_names)
+    torch.testing.assert_close(away.normalise(images), data.normalise(images), rtol=0, atol=0)
+
+
+def no_images(config: dict[str, Any]) -> ImageData:
+    found = without_images(config, "test")
+    assert found is not None
+    return found
 
 
 def test_the_doctor_examines_a_run_while_questions_are_answered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

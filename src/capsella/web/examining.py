@@ -30,6 +30,8 @@ def examined(net: Net) -> str:
     """Return the doctor's page of a run, from images all over its test set."""
     if net.folder is None:
         raise Trouble(f"run {net.key!r} lies in no folder; expected one that was written to disk")
+    if not len(net.data):
+        raise Trouble(f"run {net.key!r} has no images to be examined with: {net.away}")
     # weights are read anew: what the page shows meanwhile must not be changed under its hands.
     run = Run.load(net.folder)
     facts = {"run": net.title, "data": net.data.name, "split": net.data.split, "model": dict(run.config["model"])}

@@ -46,6 +46,7 @@ class Net:
         facts: how it was trained, for people.
         folder: of the run, None where there is none.
         images: how many test images can be picked, the first ones; ``MOST_ACTIVATIONS`` may leave fewer.
+        away: why there are none in ``data``.
     """
 
     def __init__(
@@ -61,12 +62,13 @@ class Net:
         facts: Mapping[str, str] | None = None,
         folder: Path | None = None,
         images: int = MOST_IMAGES,
+        away: str | None = None,
     ) -> None:
         if data.normalise.kind == "none":
             raise ValueError(f"run {key!r} was trained on {data.name!r}, whose values are no grey levels; expected images")
         self.key, self.title, self.model, self.data, self.folder = key, title or key, model.eval(), data, folder
         self.shape = data.image_shape if image_shape is None else image_shape
-        self.events, self.facts = list(events), dict(facts or {})
+        self.events, self.facts, self.away = list(events), dict(facts or {}), away
         self.siblings: Mapping[str, Net] = {key: self}
         """The runs whose test images can be picked, by key."""
         self._probe(list(data.class_names if class_names is None else class_names))
@@ -141,6 +143,7 @@ class Net:
             height=height,
             width=width,
             images=self.survey.size,
+            away=self.away,
             class_names=self.class_names,
             data_classes=self.data_classes,
             judges=self.judges,

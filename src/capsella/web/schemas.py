@@ -183,6 +183,7 @@ class RunInfo(BaseModel):
     height: int
     width: int
     images: int = Field(description="of its test split that can be picked, the first ones")
+    away: str | None = Field(description="why there are none of them")
     class_names: list[str] = Field(description="one for each score")
     data_classes: list[str] = Field(description="names of the classes of its test images")
     judges: bool = Field(description="whether these are the classes of its scores, so that an answer can be right or wrong")

@@ -109,7 +109,7 @@ class Survey:
 
     def dead(self, layer: int) -> Tensor | None:
         """Tell which capsules of a layer are dead, [M]; None while too few images were looked at to say so."""
-        if self.done < min(ENOUGH, self.size):
+        if not self.done or self.done < min(ENOUGH, self.size):
             return None
         moments = self._moments[layer]
         return (moments.mean <= DEAD_MEAN) & (moments.std <= DEAD_STD)

@@ -5,7 +5,7 @@ import { columns, histogram } from "./charts.js";
 import { button, count, fixed, h, percent, write } from "./dom.js";
 import { imagePath } from "./pictures.js";
 import { overlay, paint } from "./pixels.js";
-import { capsuleName, layerName } from "./tree_figure.js";
+import { capsuleName, isWhole, layerName } from "./tree_figure.js";
 
 /** Where a capsule looks, in words. */
 export function fieldWords({ box, peak }, run) {
@@ -110,7 +110,9 @@ export class CapsulePanel {
     write(this.title, `${name[0].toUpperCase()}${name.slice(1)}`);
     const layer = layerName(run, answer.layer);
     const dead = history?.dead && history.images >= 100 ? " · dead" : "";
-    write(this.facts, `${layer} · activation ${fixed(answer.activation, 3)}${body.negate ? " · negated" : ""}${dead}`);
+    const isOneOfThem = answer.layer === 0 && isWhole(run);
+    const negated = body.negate ? ` · ${isOneOfThem ? "" : "primary capsules "}negated` : "";
+    write(this.facts, `${layer} · activation ${fixed(answer.activation, 3)}${negated}${dead}`);
     this.facts.classList.toggle("wrong", Boolean(dead));
     paint(this.canvas, this.pixels);
     overlay(this.canvas, answer.sensitivity);

@@ -28,6 +28,10 @@ export function imageWords(run, image) {
   return `Test image ${image.index}${truth}${answer}`;
 }
 
+/** Why a run has no images to pick. */
+export const noneWords = (run) =>
+  `There are none to pick${run.away === null ? "" : `: ${run.away}`}. Drawings and image files can be shown to it all the same.`;
+
 export class GalleryPicker {
   #state = null;
   #run = null;
@@ -58,12 +62,19 @@ export class GalleryPicker {
       class: "small",
     });
     this.lookAgain = settled(() => this.query.again(), LOOK_AGAIN);
-    this.element = h(
+    this.none = h("p", { class: "note" });
+    this.some = h(
       "div",
-      { class: "gallery" },
+      {},
       h("div", { class: "filters" }, this.label.element, this.answer.element, this.order.element, this.mistakes.element),
       this.list,
       h("div", { class: "pager" }, this.back, this.words, this.next),
+    );
+    this.element = h(
+      "div",
+      { class: "gallery" },
+      this.none,
+      this.some,
     );
   }
 
@@ -79,6 +90,13 @@ export class GalleryPicker {
     }
     this.#run = run;
     this.#state = gallery;
+    this.some.hidden = run.images === 0;
+    this.none.hidden = run.images > 0;
+    if (run.images === 0) {
+      write(this.none, noneWords(run));
+      this.leave();
+      return;
+    }
     this.label.select.value = gallery.label ?? "";
     this.answer.select.value = gallery.answer ?? "";
     this.order.select.value = gallery.order;

@@ -1,6 +1,6 @@
 /** From what is shown to what is asked: pure functions of the state. */
 
-import { MOVES, STILL } from "./state.js";
+import { MOVES, STILL, firstPicture } from "./state.js";
 
 export const runOf = (about, key) => about.runs.find((run) => run.key === key);
 
@@ -16,8 +16,8 @@ export const otherOf = (state, about) =>
 export function secondOf(state, about) {
   if (state.second !== null) return state.second;
   const run = runOf(about, state.picture.kind === "test" ? state.picture.run : state.run);
-  const index = state.picture.kind === "test" ? (state.picture.index + 1) % run.images : 0;
-  return { kind: "test", run: run.key, index };
+  if (state.picture.kind !== "test") return firstPicture(run);
+  return { kind: "test", run: run.key, index: (state.picture.index + 1) % run.images };
 }
 
 /** What the network sees in a view, before it is moved. */

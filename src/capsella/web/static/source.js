@@ -75,8 +75,9 @@ export class Source {
       button("Invert", () => this.board.replace(this.board.bytes.map((level) => 255 - level)), { class: "small" }),
       this.colour,
     ];
+    this.random = button("Random test image", () => this.#random());
     const others = [
-      button("Random test image", () => this.#random()),
+      this.random,
       button("Upload…", () => this.file.click(), { title: "or drop an image file on the board" }),
       this.file,
     ];
@@ -125,6 +126,7 @@ export class Source {
     if (run !== this.#run) {
       this.#run = run;
       this.colour.hidden = run.channels !== 3;
+      this.random.hidden = run.images === 0;
     }
     if (state.picture !== this.#picture) {
       this.#picture = state.picture;

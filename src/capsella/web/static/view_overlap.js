@@ -4,7 +4,7 @@ import { certainties, nameOf } from "./answer.js";
 import { ask, runPath } from "./api.js";
 import { button, chooser, clamp, fixed, h, slider, write } from "./dom.js";
 import { Finding } from "./finding.js";
-import { DRAGGED, galleryQuery } from "./gallery.js";
+import { DRAGGED, galleryQuery, noneWords } from "./gallery.js";
 import { say } from "./notice.js";
 import { inked, inOrder, placed, shiftedBy } from "./overlap.js";
 import { levelsOf } from "./pictures.js";
@@ -255,7 +255,7 @@ export class OverlapView {
     const find = (offset) => ask(runPath(run.key, galleryQuery({ ...ANY_IMAGE, label, offset }, 1)));
     try {
       const { total } = await find(0);
-      if (total === 0) throw new Error(`No test image of class ${run.data_classes[label]}.`);
+      if (total === 0) throw new Error(label === null ? noneWords(run) : `No test image of class ${run.data_classes[label]}.`);
       const { images } = await find(Math.floor(Math.random() * total));
       this.store.set({ second: { kind: "test", run: run.key, index: images[0].index } });
     } catch (trouble) {
