@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,7 +36,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     settings = {"steps": 1, "batch_size": 8, "progress": False, "device": "cpu"}
     fit(create_model("convnet_small"), data, folder=folder / "images", **settings)
     fit(create_model("sign_capsnet"), load_data("sign"), folder=folder / "numbers", **settings)
-    return {"images": folder / "images", "numbers": folder / "numbers"}
+    fit(create_model("convnet_small"), replace(data, name="folder"), folder=folder / "pictures", **settings)
+    return {name: folder / name for name in ("images", "numbers", "pictures")}
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,7 @@ def started(*arguments: str | Path, program: str = "") -> Iterator[tuple[subproc
         assert process.stdout is not None
         assert process.stderr is not None
         first = process.stdout.readline()
-        found = re.fullmatch(r"images: (http://127\.0\.0\.1:\d+/)\n", first)
+        found = re.fullmatch(r"images(?:, \w+)*: (http://127\.0\.0\.1:\d+/)\n", first)
         assert found, first or process.stderr.read()
         with contextlib.closing(http.client.HTTPConnection(urlsplit(found[1]).netloc, timeout=30)) as connection:
             yield process, connection
@@ -155,9 +157,53 @@ def test_a_run_on_numbers(runs: dict[str, Path]) -> None:
 
 
 def test_a_run_on_data_that_has_no_name(runs: dict[str, Path]) -> None:
-    code, err = explore(runs["images"])
+    code, err = explore(runs["images"], "-o", "image_size=28")
     assert code == 2
-    assert "--data is missing; the run was trained on 'own'" in one_line(err)
+    assert f"{runs['images']}: --data is missing; the run was trained on 'own'" in one_line(err)
+
+
+def test_a_mistake_about_images_names_the_run_and_the_option(runs: dict[str, Path], photographs: Path) -> None:
+    wrong = photographs / "nowhere"
+    for run, options, code, says in (
+        ("pictures", ["-o", "image_size=28"], 2, "--root is missing; expected the folder that holds the images of 'folder'"),
+        ("pictures", ["--root", wrong], 1, f"root={str(wrong)!r} is no folder"),
+        ("images", ["--data", "folder"], 2, "--root is missing; expected the folder that holds the images of 'folder'"),
+        ("images", [*own(photographs), "-o", "grey=maybe"], 2, "grey='maybe' has type str"),
+    ):
+        found, err = explore(runs[run], *options)
+        assert found == code
+        assert one_line(err).startswith(f"capsella: {runs[run]}: ")
+        assert says in err
+    # one of several is told from the others.
+    found, err = explore(runs["images"], runs["pictures"], "-o", "image_size=28", "--root", str(wrong), "--data", "folder")
+    assert found == 1
+    assert one_line(err).startswith(f"capsella: {runs['images']}: root=")
+
+
+def test_runs_whose_images_are_away_are_opened_without_them(runs: dict[str, Path]) -> None:
+    with started(runs["images"], runs["pictures"]) as (process, connection):
+        first, second = ask(connection, "GET", "/api/about")["runs"]
+        assert (first["images"], first["data"], first["class_names"]) == (0, "own", [str(k) for k in range(10)])
+        assert "--data is missing; the run was trained on 'own'" in first["away"]
+        assert "--root is missing" in second["away"]
+        assert ask(connection, "GET", "/api/runs/images/images")["total"] == 0
+        drawn = {"kind": "drawn", "height": 1, "width": 1, "data": "AA=="}
+        body = json.dumps({"scene": {"picture": drawn}})
+        connection.request("POST", "/api/runs/images/see", body, {"content-type": "application/json"})
+        response = connection.getresponse()
+        assert response.status == 200
+        assert len(json.loads(response.read())["scores"]) == 10
+        code, _, err = ended(process)
+        assert code == 0
+        assert err.splitlines() == [
+            f"{key}: no images to pick from: {run['away']}" for key, run in (("images", first), ("pictures", second))
+        ]
+
+
+def test_a_split_that_is_none_is_a_mistake_where_images_are_away_as_well(runs: dict[str, Path]) -> None:
+    code, err = explore(runs["images"], "--split", "tset")
+    assert code == 2
+    assert "split='tset' is unknown; did you mean 'test'?" in one_line(err)
 
 
 @pytest.mark.parametrize(

@@ -351,7 +351,7 @@ def test_evaluate_shows_classes_that_the_data_have_not(pictures: Path, tmp_path:
     ("arguments", "code", "message"),
     [
         (["nowhere"], 2, "run='nowhere' holds no run (it has no config.json)"),
-        (["RUN"], 2, "root=None names no images"),
+        (["RUN"], 2, "--root is missing; expected the folder that holds the images of 'folder', one folder per class"),
         (["RUN", "--root", "PICTURES", "--data", "mnst"], 2, "name='mnst' is unknown; did you mean"),
         (["RUN", "--root", "PICTURES", "--split", "tets"], 2, "split='tets' is unknown; did you mean 'test'"),
         (["RUN", "--root", "PICTURES", "-o", "image_size=24"], 2, "images has shape [6, 1, 24, 24]"),

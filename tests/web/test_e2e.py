@@ -19,6 +19,7 @@ from explored import net, rectangles
 from PIL import Image
 
 import capsella
+from capsella.web.away import without_images
 from capsella.web.explorer import Explorer
 from capsella.web.server import serving
 
@@ -26,6 +27,18 @@ VIEWS = ("tree", "knobs", "move", "compare", "overlap", "training")
 LONG = "a_class_with_quite_a_long_name_without_a_blank_in_it"
 STRANGE = ("<b>&", LONG, "$x$", "_", "four", "5", "6", "7", "8", "9")
 EVENTS = [{"event": "log", "step": k, "images": 64 * k, "loss": 1 / k, "accuracy": 1 - 0.5 / k} for k in range(1, 9)]
+
+
+AWAY = {
+    "data": {
+        "train": {
+            "name": "folder",
+            "options": {"normalise": "unit"},
+            "image_shape": [1, 28, 28],
+            "class_names": [str(k) for k in range(10)],
+        }
+    }
+}
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +61,8 @@ def url() -> Iterator[str]:
         net("conv", capsella.create_model("convnet_small"), data),
         net("deep", deep, data, class_names=STRANGE, title=LONG),
         net("colour", capsella.create_model("capsnet_small", in_channels=3), rectangles(shape=(3, 28, 28))),
+        net("away", data=without_images(AWAY, "test"), away="--root is missing"),
+        net("matrix", capsella.create_model("em_capsnet", types=(4, 4, 4)), rectangles(4)),
     ]
     with Explorer(nets) as explorer, serving(explorer) as found:
         while not all(each.survey.is_complete for each in nets):
@@ -226,6 +241,57 @@ def test_test_images_are_picked_by_class_answer_and_mistake(window: Window) -> N
     assert answer(page) == before
 
 
+def test_what_another_set_calls_its_image_is_neither_right_nor_wrong(window: Window) -> None:
+    page = window.show("run=deep&pic=t.3.small&capsule=1.3&mistakes=1")
+    truth = page.locator(".answer-truth").first
+    assert truth.inner_text() == "The test set says 3, in classes of its own"
+    assert "wrong" not in (truth.get_attribute("class") or "").split()
+    gallery = page.locator(".gallery")
+    gallery.get_by_label("Class", exact=True).select_option("3")
+    quiet(page)
+    names = [each.get_attribute("aria-label") for each in gallery.locator(".thumb").all()]
+    assert len(names) == 10
+    assert all(re.match(r"Test image \d*3, class 3, taken for (?!3)", name) for name in names)
+    assert gallery.locator(".is-wrong").count() == 0
+    assert gallery.get_by_label("Mistakes only").is_hidden()
+    assert gallery.get_by_label("Class", exact=True).locator("option").all_inner_texts()[:2] == ["any", "0"]
+    assert gallery.get_by_label("Answer").locator("option").all_inner_texts()[:2] == ["any", "<b>&"]
+    assert page.get_by_role("region", name="The chosen capsule").get_by_role("img", name=re.compile("^0: ")).count() == 1
+    # of its own classes a network is right or wrong.
+    page = window.show("run=small&pic=t.3.small")
+    assert page.locator(".answer-truth").first.inner_text() in ("as the test set says", "The test set says 3")
+
+
+def test_a_run_whose_images_are_away_is_drawn_for(window: Window) -> None:
+    page = window.show("run=away")
+    gallery = page.locator(".gallery")
+    assert gallery.inner_text() == (
+        "There are none to pick: --root is missing. Drawings and image files can be shown to it all the same."
+    )
+    assert page.get_by_role("button", name="Random test image").is_hidden()
+    assert max(levels(page, ".board")) == 0
+    before = answer(page)
+    stroke(page, ".board", (0.2, 0.2), (0.8, 0.6))
+    assert answer(page) != before
+    for name in ("Turn the knobs", "Move the world", "Compare", "Overlap", "Training", "Parse tree"):
+        page.get_by_role("link", name=name).click()
+        quiet(page, 320)
+    page = window.show("run=away&capsule=0.3")
+    panel = page.get_by_role("region", name="The chosen capsule")
+    assert panel.get_by_role("heading", name="Capsule 3").is_visible()
+    assert panel.get_by_text("Over the test set", exact=True).is_hidden()
+    page.get_by_role("link", name="Overlap").click()
+    page.get_by_role("button", name="Another").click()
+    page.locator(".notice", has_text="There are none to pick: --root is missing.").wait_for()
+    page.get_by_role("button", name="Dismiss").click()
+    # an image of another run can be shown to it, and a run that has some is shown its own.
+    page = window.show("run=away&pic=t.3.small")
+    assert page.locator(".answer-truth").first.inner_text() in ("as the test set says", "The test set says 3")
+    page.get_by_label("Run", exact=True).select_option("small")
+    quiet(page)
+    assert gallery.locator(".thumb").count() == 20
+
+
 def test_a_file_is_an_image_too_and_what_is_none_is_told_why(window: Window) -> None:
     file = io.BytesIO()
     Image.new("L", (60, 60), 200).save(file, "PNG")
@@ -339,6 +405,26 @@ def test_negated_primary_capsules_are_compared_with_the_answer(window: Window) -
     assert "negate=1" in address(page)
     page.get_by_label("Negate the primary capsules").uncheck()
     finding.wait_for(state="hidden")
+
+
+def test_a_tree_on_convolutions_says_what_is_below_it(window: Window) -> None:
+    page = window.show("run=matrix&capsule=0.3")
+    card = page.get_by_role("region", name="The parse tree")
+    assert page.locator("svg.tree .head-name").all_text_contents() == ["layers.1", "Classes"]
+    assert "2 convolutional capsule layers below are not drawn: their couplings stay within windows" in card.inner_text()
+    assert card.get_by_label("Negate the primary capsules, which stand below this tree").is_visible()
+    assert "layers.1 · activation" in page.get_by_role("region", name="The chosen capsule").inner_text()
+    assert "Primary" not in page.locator("main").inner_text()
+    card.get_by_label("Negate the primary capsules").check()
+    page.get_by_text(" · primary capsules negated").wait_for()
+    card.get_by_label("Negate the primary capsules").uncheck()
+    page.get_by_role("link", name="Move the world").click()
+    quiet(page, 400)
+    assert page.get_by_role("img", name="Correlation of activations. layers.1: 1.00").is_visible()
+    page = window.show("run=small")
+    assert page.locator("svg.tree .head-name").all_text_contents() == ["Primary", "Classes"]
+    assert "not drawn:" not in page.locator("main").inner_text()
+    assert card.get_by_label("Negate the primary capsules", exact=True).is_visible()
 
 
 def test_a_knob_changes_the_drawing_and_not_the_original(window: Window) -> None:
@@ -496,6 +582,84 @@ def test_curves_facts_and_the_doctor_are_at_hand(window: Window) -> None:
     page.get_by_text("lies in no folder").wait_for()
 
 
+def saved(page: Any, kind: str, folder: Path) -> str:
+    """Save what is shown as a file of the name of its kind; return the name that the page gives it."""
+    with page.expect_download() as coming:
+        page.get_by_role("button", name=f"Save this view as {kind.upper()}").click()
+    coming.value.save_as(folder / kind)
+    return str(coming.value.suggested_filename)
+
+
+def words_of(page: Any, folder: Path) -> list[str]:
+    """Return the words of a figure that is saved: title, subtitle, captions and what is in its pictures."""
+    saved(page, "svg", folder)
+    return ["".join(each.itertext()) for each in ET.parse(folder / "svg").getroot().findall(".//{*}text")]
+
+
+def test_a_saved_tree_says_answer_and_negation(window: Window, tmp_path: Path) -> None:
+    page = window.show("run=small&pic=t.3.small")
+    name, sure = (page.locator(f".says .answer-{part}").inner_text() for part in ("name", "sure"))
+    truth = "" if name == "3" else ", the test set says 3"
+    words = words_of(page, tmp_path)
+    assert words[:2] == ["Parse tree", f"small · test image 3 of rectangles · says {name} ({sure}){truth}"]
+    assert "parse tree after routing iteration 3 of 3" in words
+    page.get_by_label("Negate the primary capsules").check()
+    quiet(page)
+    found = re.search(r"says (\d)(?:: .* before, (.*) now| \((.*?)\))", page.locator(".tree-card .finding").inner_text())
+    assert found
+    name, sure = found[1], found[2] or found[3]
+    truth = "" if name == "3" else ", the test set says 3"
+    words = words_of(page, tmp_path)
+    assert words[1] == f"small · test image 3 of rectangles · says {name} ({sure}){truth}, its primary capsules negated"
+    assert "parse tree after routing iteration 3 of 3, primary capsules negated" in words
+    page.get_by_label("Negate the primary capsules").uncheck()
+    assert "negated" not in " ".join(words_of(page, tmp_path))
+
+
+def test_a_saved_pair_says_how_it_was_moved_and_how_sure_both_answers_are(window: Window, tmp_path: Path) -> None:
+    for run, title in (("small", "small"), ("conv", "conv")):
+        page = window.show(f"run={run}&pic=t.3.small&view=move&rotation=30")
+        quiet(page, 400)
+        answers = [each.split(" · ") for each in page.locator(".side-answer").all_inner_texts()]
+        words = words_of(page, tmp_path)
+        assert words[1] == f"{title} · test image 3 of rectangles · rotation +30°"
+        wanted = [f"says {name} ({sure}){'' if name == '3' else ', the test set says 3'}" for name, sure in answers]
+        assert len(wanted) == 2
+        assert [each for each in words if each.startswith("says ")] == wanted
+
+
+def test_a_network_without_a_tree_has_its_image_and_answer_saved(window: Window, tmp_path: Path) -> None:
+    page = window.show("run=conv&pic=t.3.conv")
+    words = words_of(page, tmp_path)
+    assert words[0] == "Answer"
+    assert re.match(r"conv · test image 3 of rectangles · says \d \(\d+ %\)", words[1])
+    root = ET.parse(tmp_path / "svg").getroot()
+    assert len(root.findall(".//{*}image")) == 1
+    bars = answer(page).split()
+    assert words[-1 - len(bars) : -1] == bars
+    # a track and what is filled of it, on the ground of the page.
+    rects = root.findall(".//{*}rect")
+    assert len(rects) == 1 + 2 * 10
+    filled = [
+        float(rect.get("width", "")) / float(track.get("width", ""))
+        for track, rect in zip(rects[1::2], rects[2::2], strict=True)
+    ]
+    assert filled == pytest.approx([float(each) for each in bars[1::2]], abs=0.006)
+    assert saved(page, "png", tmp_path) == "capsella-conv-tree.png"
+
+
+def test_what_can_never_be_saved_is_said_so(window: Window) -> None:
+    page = window.show("run=conv&view=knobs")
+    page.get_by_role("button", name="Save this view as SVG").click()
+    page.locator(".notice", has_text="conv has no knobs, and nothing of them to save: it has no decoder.").wait_for()
+    page.get_by_role("button", name="Dismiss").click()
+    # of a run that nothing was written down about there will be no curves either.
+    page = window.show("run=conv&view=training")
+    page.get_by_role("button", name="Save this view as PNG").click()
+    page.locator(".notice", has_text="there is no curve to save").wait_for()
+    page.get_by_role("button", name="Dismiss").click()
+
+
 @pytest.mark.parametrize(
     "view", [view if view in ("tree", "overlap") else pytest.param(view, marks=pytest.mark.slow) for view in VIEWS]
 )
@@ -503,10 +667,7 @@ def test_a_view_is_saved_as_svg_that_needs_nothing_else_and_as_png(view: str, wi
     page = window.show(f"view={view}&other=deep&rotation=20&ox=4")
     quiet(page, 400)
     for kind in ("svg", "png"):
-        with page.expect_download() as coming:
-            page.get_by_role("button", name=f"Save this view as {kind.upper()}").click()
-        assert coming.value.suggested_filename == f"capsella-small-{view}.{kind}"
-        coming.value.save_as(tmp_path / kind)
+        assert saved(page, kind, tmp_path) == f"capsella-small-{view}.{kind}"
     text = (tmp_path / "svg").read_text()
     root = ET.fromstring(text)
     # no class, no style, no address: what it shows is in it.

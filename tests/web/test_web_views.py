@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from explored import ask, asked, net, of_test, rectangles, small
+from explored import ask, asked, drawn, net, of_test, rectangles, small
 from torch import Tensor, nn
 
 import capsella
-from capsella.data import from_tensors
-from capsella.nn import CapsuleConv2d, PrimaryCapsules
+from capsella.data import ImageData, from_tensors
+from capsella.nn import CapsuleConv2d, CapsuleLinear, PrimaryCapsules
 from capsella.train import Run, fit
 from capsella.web import examining
+from capsella.web.away import without_images
 from capsella.web.explorer import Explorer, keys_of
 from capsella.web.look import look, negating
 from capsella.web.net import Net
@@ -98,6 +99,29 @@ def test_layers_are_named_by_what_made_them() -> None:
     assert names == [["primary", "layers.0", "layers.1", "layers.2", "layers.3"], ["layers.1", "layers.2"]]
 
 
+class OneBelow(Windows):
+    """Such capsules under a layer that is coupled with all of them."""
+
+    def __init__(self) -> None:
+        super().__init__(bias=False)
+        self.top = CapsuleLinear(4 * 10, 4, 10, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        found = self.classes(self.primary(self.trunk(images)))
+        return self.top(found.poses.flatten(1, -2), found.activations.flatten(1)).activations
+
+
+def test_layers_below_a_tree_are_counted_and_not_drawn() -> None:
+    models = [*map(capsella.create_model, ("deep_capsnet", "em_capsnet", "convnet_small")), Windows(bias=False), OneBelow()]
+    assert [net(model=model).info().below for model in models] == [
+        None,
+        "2 convolutional capsule layers below are not drawn: their couplings stay within windows",
+        None,
+        None,
+        "1 convolutional capsule layer below is not drawn: its couplings stay within windows",
+    ]
+
+
 def test_questions_asked_together_are_answered_as_alone() -> None:
     views = Views(net())
     questions = [
@@ -146,6 +170,83 @@ def test_only_images_can_be_explored() -> None:
         Net("numbers", capsella.create_model("sign_capsnet"), capsella.load_data("sign", split="test"))
 
 
+BEASTS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen", "ibex", "jay")
+
+
+def named(names: tuple[str, ...]) -> ImageData:
+    data = rectangles()
+    return from_tensors(data.images[:], data.labels[:], name="beasts", split="test", class_names=names)
+
+
+def test_an_image_of_another_set_is_worded_by_its_own_classes() -> None:
+    with asked(net(), net("beasts", data=named(BEASTS))) as client:
+        digits, beasts = client.get("/api/about").json()["runs"]
+        assert (digits["data_classes"], digits["judges"]) == ([str(k) for k in range(10)], True)
+        assert (beasts["data_classes"], beasts["judges"]) == (list(BEASTS), True)
+
+        def truth(run: str, of: str) -> tuple[int | None, str | None]:
+            sight = ask(client, "see", {"scene": {"picture": of_test(3, of)}}, run=run)
+            moved = ask(client, "move", {"scene": {"picture": of_test(3, of), "move": {"x": 1}}}, run=run)
+            assert (moved["after"]["label"], moved["after"]["label_name"]) == (sight["label"], sight["label_name"])
+            return sight["label"], sight["label_name"]
+
+        assert (truth("small", "small"), truth("beasts", "beasts")) == ((3, "3"), (3, "dog"))
+        # classes that have the same number are no more than that.
+        assert (truth("small", "beasts"), truth("beasts", "small")) == ((None, "dog"), (None, "3"))
+        over = {"picture": of_test(3), "over": {"picture": of_test(1)}}
+        for picture in (over, {"picture": drawn(rectangles().images[0])}):
+            sight = ask(client, "see", {"scene": picture})
+            assert (sight["label"], sight["label_name"]) == (None, None)
+
+
+def test_a_run_that_is_shown_another_set_is_neither_right_nor_wrong() -> None:
+    with asked(net(class_names=BEASTS)) as client:
+        (run,) = client.get("/api/about").json()["runs"]
+        assert (run["class_names"], run["data_classes"], run["judges"]) == (list(BEASTS), [str(k) for k in range(10)], False)
+        found = ask(client, "images", label=3)
+        assert [(each["index"], each["label"], each["label_name"]) for each in found["images"]] == [(3, None, "3")]
+        assert found["images"][0]["answer"] is not None
+        for mistakes in ("true", "false"):
+            assert ask(client, "images", mistakes=mistakes)["total"] == 0
+        # means by class are those of the data's classes.
+        history = ask(client, "capsule", {"scene": SCENE, "layer": 0, "capsule": 5})["history"]
+        own = net().survey
+        while not own.is_complete:
+            own.go_on()
+        expected = own.history(0, 5)
+        assert expected is not None
+        assert history["by_class"] == pytest.approx(expected.by_class)
+
+
+def test_a_set_of_fewer_or_more_classes_of_the_same_names_is_judged() -> None:
+    for names in (BEASTS[:4], (*BEASTS, "kiwi")):
+        images = rectangles(4).images[:]
+        data = from_tensors(images, torch.arange(4) + len(names) - 4, name="beasts", split="test", class_names=names)
+        found = net(class_names=BEASTS, data=data)
+        assert found.judges
+        assert [found.truth(SeeRequest.model_validate({"scene": {"picture": of_test(k)}}).scene) for k in (0, 3)] == [
+            (len(names) - 4, names[-4]),
+            (len(names) - 1, names[-1]),
+        ]
+
+
+def test_the_doctor_measures_no_accuracy_by_classes_that_a_run_does_not_know(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    def diagnose(model: Any, images: Tensor, labels: Any, **options: Any) -> Any:
+        given.append(labels)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(examining, "diagnose", diagnose)
+    for data in (named(BEASTS), rectangles()):
+        with pytest.raises(ValueError, match="enough"):
+            examining.examined(Net.of("run", Run.load(folder), data))
+    assert given[0] is None
+    assert given[1].tolist() == rectangles().labels.tolist()
+
+
 def test_an_explorer_needs_runs_of_different_keys() -> None:
     with pytest.raises(ValueError, match="nets is empty"):
         Explorer([])
@@ -184,6 +285,52 @@ def test_a_run_brings_its_curves_and_facts_along(folder: Path) -> None:
         assert {"Accuracy", "Loss", "Dead capsules", "Mean activation"} <= plots.keys()
         assert [curve.name for curve in plots["Dead capsules"].curves] == ["layer 1", "layer 2"]
         assert plots["Loss"].curves[0].x == [8.0, 16.0, 24.0, 32.0]
+
+
+def test_a_run_whose_images_are_away_answers_drawings(folder: Path) -> None:
+    run = Run.load(folder)
+    found, there = (Net.of("run", run, data) for data in (no_images(run.config), rectangles()))
+    picture = drawn(rectangles().images[3])
+    with asked(found) as client, asked(there) as other:
+        (about,) = client.get("/api/about").json()["runs"]
+        assert (about["images"], about["data"], about["split"], about["judges"]) == (0, "rectangles", "test", True)
+        assert ask(client, "images", run="run") == {"total": 0, "images": [], "surveyed": {"done": 0, "of": 0}}
+        scene = {"picture": picture}
+        here = ask(client, "see", {"scene": scene}, run="run")
+        assert here["scores"] == ask(other, "see", {"scene": scene}, run="run")["scores"]
+        assert {dead for layer in here["layers"] for dead in layer["dead"]} == {None}
+        assert ask(client, "move", {"scene": scene}, run="run")["layers"][0]["chance"] is None
+        assert ask(client, "follow", {"scene": scene, "view": "x"}, run="run")["chance"] == [None, None]
+        assert ask(client, "capsule", {"scene": scene, "layer": 0, "capsule": 0}, run="run")["history"] is None
+        says = ask(client, "see", {"scene": {"picture": of_test(0, "run")}}, run="run", status=422)["detail"]
+        assert says == "index=0 is not there; expected nothing: there are none"
+    with pytest.raises(ValueError, match="run 'run' has no images to be examined with: gone"):
+        examining.examined(Net.of("run", run, no_images(run.config), away="gone"))
+
+
+@pytest.mark.parametrize("scheme", ["unit", "centred", "standardise", "peer2022"])
+def test_inputs_are_made_without_images_only_as_they_are_made_with_them(scheme: str) -> None:
+    images = rectangles().images[:]
+    data = from_tensors(images, torch.arange(12) % 10, split="test", normalise=scheme)
+    trained = {
+        "name": "r",
+        "options": data.options,
+        "image_shape": list(data.image_shape),
+        "class_names": list(data.class_names),
+    }
+    away = without_images({"data": {"train": trained}}, "test")
+    if scheme == "peer2022":
+        assert away is None
+        return
+    assert away is not None
+    assert (len(away), away.image_shape, away.class_names) == (0, data.image_shape, data.class_names)
+    torch.testing.assert_close(away.normalise(images), data.normalise(images), rtol=0, atol=0)
+
+
+def no_images(config: dict[str, Any]) -> ImageData:
+    found = without_images(config, "test")
+    assert found is not None
+    return found
 
 
 def test_the_doctor_examines_a_run_while_questions_are_answered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,14 @@ def evaluate(
     _show(Console(highlight=False), found, split_data)
 
 
+class NotNamed(ValueError):
+    """A run's own data, which a command cannot find without an option that names it."""
+
+
+# a set that is what a folder holds, wherever that lies.
+_OF_A_ROOT = "folder"
+
+
 def load_for(config: dict[str, Any], name: str | None, split: str, options: dict[str, Any], root: Path | None) -> Any:
     """Load what to evaluate on, by default what the run's own options say of its own set."""
     from capsella.data import list_data, load_data
@@ -47,9 +55,11 @@ def load_for(config: dict[str, Any], name: str | None, split: str, options: dict
     trained = config["data"]["train"]
     own = name is None or name == trained["name"]
     if own and trained["name"] not in list_data():
-        raise ValueError(
+        raise NotNamed(
             f"--data is missing; the run was trained on {trained['name']!r}, which has no name in capsella data list"
         )
+    if root is None and (name or trained["name"]) == _OF_A_ROOT:
+        raise NotNamed(f"--root is missing; expected the folder that holds the images of {_OF_A_ROOT!r}, one folder per class")
     kept = {key: value for key, value in trained["options"].items() if own or key == "normalise"}
     # what is evaluated on is not changed at random, and an augmentation of one's own has no name.
     kept.pop("augment", None)

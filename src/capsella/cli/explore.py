@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from capsella.cli.evaluate import load_for
+from capsella.cli.evaluate import NotNamed, load_for
 from capsella.cli.mistakes import users_mistakes
 from capsella.cli.options import key_values
 
@@ -44,6 +45,9 @@ def explore(
         except ValueError:
             explorer.close()
             raise
+    for net in explorer.nets.values():
+        if net.away is not None:
+            typer.echo(f"{net.key}: no images to pick from: {net.away}", err=True)
     typer.echo(f"{', '.join(explorer.nets)}: {' or '.join(where.urls)}")
     if where.token is not None:
         typer.echo("other machines reach it: whoever has this address may ask, nobody else; what is sent is not encrypted")
@@ -67,15 +71,47 @@ def explorer_of(
     root: Path | None,
 ) -> Any:
     """Return an explorer of runs, with their test images."""
+    from capsella.data.splits import SPLITS
+    from capsella.errors import check_choice
     from capsella.train import Run
     from capsella.train.run import put_on
     from capsella.web.explorer import Explorer, keys_of
     from capsella.web.net import Net
 
+    check_choice("split", split, SPLITS)
     nets = []
     for key, folder in zip(keys_of(runs), runs, strict=True):
         run = Run.load(folder)
-        shown = load_for(run.config, data, split, options, root)
+        with _said_of(folder):
+            shown, away = _images(run.config, data, split, options, root)
         put_on(run.model, device)
-        nets.append(Net.of(key, run, shown, title=folder.resolve().name, images=images))
+        nets.append(Net.of(key, run, shown, title=folder.resolve().name, images=images, away=away))
     return Explorer(nets)
+
+
+def _images(
+    config: dict[str, Any], data: str | None, split: str, options: dict[str, Any], root: Path | None
+) -> tuple[Any, str | None]:
+    """Return the images that a run is shown; none, and why, where nobody asked for any and its own are not at hand."""
+    from capsella.errors import DataError
+    from capsella.web.away import without_images
+
+    try:
+        return load_for(config, data, split, options, root), None
+    except (NotNamed, DataError) as error:
+        none = None if data or options or root else without_images(config, split)
+        if none is None:
+            raise
+        return none, str(error)
+
+
+@contextmanager
+def _said_of(folder: Path) -> Iterator[None]:
+    """Put the folder of a run before what is wrong with its images: it may be one of several."""
+    from capsella.errors import DataError
+
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        kind = next(each for each in (DataError, ValueError, TypeError) if isinstance(error, each))
+        raise kind(f"{folder}: {error}") from error

@@ -243,7 +243,7 @@ def _facts(app: FastAPI, explorer: Explorer, needs_token: bool) -> None:
     @app.get("/api/runs/{key}/images", responses=_responses(*_ALWAYS, 404, 422))
     def images(
         key: Key,
-        label: Annotated[S.Index | None, Query(description="their true class")] = None,
+        label: Annotated[S.Index | None, Query(description="their true class, as data_classes counts them")] = None,
         answer: Annotated[S.Index | None, Query(description="what the network says of them")] = None,
         mistakes: Annotated[S.Flag | None, Query(description="whether it is wrong about them; both if left out")] = None,
         order: Annotated[

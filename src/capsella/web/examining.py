@@ -30,11 +30,15 @@ def examined(net: Net) -> str:
     """Return the doctor's page of a run, from images all over its test set."""
     if net.folder is None:
         raise Trouble(f"run {net.key!r} lies in no folder; expected one that was written to disk")
+    if not len(net.data):
+        raise Trouble(f"run {net.key!r} has no images to be examined with: {net.away}")
     # weights are read anew: what the page shows meanwhile must not be changed under its hands.
     run = Run.load(net.folder)
     facts = {"run": net.title, "data": net.data.name, "split": net.data.split, "model": dict(run.config["model"])}
     chosen = torch.linspace(0, len(net.data) - 1, min(len(net.data), IMAGES)).round().long()
-    images, labels = net.data.batch(chosen)
+    images, classes = net.data.batch(chosen)
+    # classes of another kind than its own say nothing about its answers.
+    labels = classes if net.judges else None
     found = diagnose(run.model, images, labels, loss=loss_of(run), events=run.events, facts=facts, sample=SAMPLE)
     return doctor_page(dataclasses.replace(found, class_names=tuple(net.class_names)).as_dict())
 

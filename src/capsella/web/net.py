@@ -46,6 +46,7 @@ class Net:
         facts: how it was trained, for people.
         folder: of the run, None where there is none.
         images: how many test images can be picked, the first ones; ``MOST_ACTIVATIONS`` may leave fewer.
+        away: why there are none in ``data``.
     """
 
     def __init__(
@@ -61,19 +62,23 @@ class Net:
         facts: Mapping[str, str] | None = None,
         folder: Path | None = None,
         images: int = MOST_IMAGES,
+        away: str | None = None,
     ) -> None:
         if data.normalise.kind == "none":
             raise ValueError(f"run {key!r} was trained on {data.name!r}, whose values are no grey levels; expected images")
         self.key, self.title, self.model, self.data, self.folder = key, title or key, model.eval(), data, folder
         self.shape = data.image_shape if image_shape is None else image_shape
-        self.events, self.facts = list(events), dict(facts or {})
+        self.events, self.facts, self.away = list(events), dict(facts or {}), away
         self.siblings: Mapping[str, Net] = {key: self}
         """The runs whose test images can be picked, by key."""
         self._probe(list(data.class_names if class_names is None else class_names))
         sizes = [layer.capsules for layer in self.layers]
         size = min(len(data), images, max(1, MOST_ACTIVATIONS // max(1, sum(sizes))))
         self.labels = data.labels[:size] if data.labels.ndim == 1 else None
-        self.survey = Survey(size, self.labels, sizes, self._examine)
+        self.data_classes = [*map(str, data.class_names)]
+        self.judges = alike(self.class_names, self.data_classes)
+        """Whether its answers can be right or wrong about its test images: their classes are those that it knows."""
+        self.survey = Survey(size, self.labels, sizes, self._examine, names=self.data_classes, judges=self.judges)
         self._fields: ReceptiveFields | None = None
 
     @classmethod
@@ -120,8 +125,10 @@ class Net:
         """Number and size of the class capsules."""
         self.has_knobs = self.has_decoder and capsules is not None and capsules.shape[1] == classes
         # what a convolution made stands at the foot of a tree as well.
-        below = seen[-len(chain) - 1].name if len(seen) > len(chain) else "primary"
-        self.layers = [_lowest(chain[0], below), *(_layer(each, layers[each.name]) for each in chain)] if chain else []
+        below = seen[: len(seen) - len(chain)] if chain else []
+        foot = below[-1].name if below else "primary"
+        self.layers = [_lowest(chain[0], foot), *(_layer(each, layers[each.name]) for each in chain)] if chain else []
+        self.below = _left_out(below)
 
     def info(self) -> RunInfo:
         """Return what the page is told of it."""
@@ -136,11 +143,15 @@ class Net:
             height=height,
             width=width,
             images=self.survey.size,
+            away=self.away,
             class_names=self.class_names,
+            data_classes=self.data_classes,
+            judges=self.judges,
             has_classes=self.labels is not None,
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             layers=self.layers,
             no_tree=self.no_tree,
+            below=self.below,
             decoder=self.has_decoder,
             knobs=self.has_knobs,
             negates=self.negates,
@@ -174,13 +185,16 @@ class Net:
         """Return the grey levels of a scene [C, H, W]."""
         return moved(self.still(scene), scene.move or Move())
 
-    def label(self, scene: Scene) -> int | None:
-        """Return the class of a scene that is a test image alone."""
+    def truth(self, scene: Scene) -> tuple[int | None, str | None]:
+        """Return the class of a scene that is a test image alone: its number, if the net knows such classes, and its name."""
         picture = scene.picture
         if scene.over is not None or picture.kind != "test":
-            return None
-        labels = self.siblings[picture.run].labels
-        return None if labels is None else int(labels[picture.index])
+            return None, None
+        shown = self.siblings[picture.run]
+        if shown.labels is None:
+            return None, None
+        label = int(shown.labels[picture.index])
+        return label if alike(self.class_names, shown.data_classes) else None, shown.data_classes[label]
 
     def normalised(self, levels: Sequence[Tensor]) -> Tensor:
         """Return grey levels [C, H, W] as the network takes them, [B, C, H, W]."""
@@ -199,9 +213,23 @@ class Net:
         levels = [self.test_image(index) for index in range(start, stop)]
         looks = look(self.model, self.normalised(levels), has_tree=bool(self.layers))
         scores = torch.stack([each.scores for each in looks]).cpu()
-        indices = list(range(start, stop))
-        classes = self.data.part_labels(indices) if self.labels is None else self.labels[start:stop]
-        return Batch(looks, right(scores, classes.cpu()), confidence(scores, scores_are(self.model)))
+        return Batch(looks, self._hits(scores, start, stop), confidence(scores, scores_are(self.model)))
+
+    def _hits(self, scores: Tensor, start: int, stop: int) -> Tensor | None:
+        if not self.judges:
+            return None
+        classes = self.data.part_labels(list(range(start, stop))) if self.labels is None else self.labels[start:stop]
+        return right(scores, classes.cpu())
+
+
+def alike(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Tell whether a number means the same class in two lists of names, as far as both go.
+
+    Example:
+        >>> alike(["cat", "dog"], ["cat", "dog", "2"]), alike(["cat", "dog"], ["0", "1"])
+        (True, False)
+    """
+    return all(a == b for a, b in zip(one, other, strict=False))
 
 
 def _lowest(seen: Seen, name: str) -> LayerInfo:
@@ -215,6 +243,18 @@ def _layer(seen: Seen, layer: Any) -> LayerInfo:
         iterations = layer.options.get("num_iters") or layer.algorithm.default("num_iters")
     _, capsules, dim = seen.poses.shape
     return LayerInfo(name=seen.name, capsules=capsules, dim=dim, routing=layer.routing, iterations=iterations)
+
+
+def _left_out(below: Sequence[Seen]) -> str | None:
+    """Say which layers stand below a tree, and why they are not drawn."""
+    if not below:
+        return None
+    kind, why = "capsule", "couplings are not between all capsules"
+    if all(each.windows > 1 for each in below):
+        kind, why = "convolutional capsule", "couplings stay within windows"
+    if len(below) == 1:
+        return f"1 {kind} layer below is not drawn: its {why}"
+    return f"{len(below)} {kind} layers below are not drawn: their {why}"
 
 
 def _facts(run: Run) -> dict[str, str]:

@@ -183,11 +183,17 @@ class RunInfo(BaseModel):
     height: int
     width: int
     images: int = Field(description="of its test split that can be picked, the first ones")
+    away: str | None = Field(description="why there are none of them")
     class_names: list[str] = Field(description="one for each score")
+    data_classes: list[str] = Field(description="names of the classes of its test images")
+    judges: bool = Field(description="whether these are the classes of its scores, so that an answer can be right or wrong")
     has_classes: bool = Field(description="whether each test image has one class")
     parameters: int
     layers: list[LayerInfo] = Field(description="of its parse tree, lowest first; empty where it has none")
     no_tree: str | None = Field(description="why it has none")
+    below: str | None = Field(
+        description="which capsule layers stand below its tree, and why they are not drawn; null for none"
+    )
     decoder: bool
     knobs: bool = Field(description="whether it has class capsules that a decoder draws from")
     negates: bool = Field(description="whether it has capsules that can be negated")
@@ -239,7 +245,8 @@ class Sight(BaseModel):
     """What a network made of a scene."""
 
     image: Pixels = Field(description="what it saw")
-    label: int | None = Field(description="of a test image alone")
+    label: int | None = Field(description="of a test image alone; null too where its set has other classes than the network")
+    label_name: str | None = Field(description="what its set calls it; null for what is no test image alone")
     scores: list[float | None]
     certainties: list[float | None] = Field(description="of each class, up to 1: scores, or by softmax where these are logits")
     confidence: float | None = Field(description="of the answer, from 0 to 1: a length, an activation or a probability")
@@ -324,7 +331,8 @@ class TestImage(BaseModel):
     """A test image as a gallery shows it."""
 
     index: int
-    label: int | None
+    label: int | None = Field(description="its class, as in Sight")
+    label_name: str | None
     answer: int | None = Field(description="null while it has not been looked at, as is confidence")
     confidence: float | None = Field(description="null as well where it is no number")
 

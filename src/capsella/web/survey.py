@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,12 +32,12 @@ class Batch:
 
     Attributes:
         looks: one for each.
-        hits: whether each answer was right, [B].
+        hits: whether each answer was right, [B]; None where that cannot be said.
         confidence: [B].
     """
 
     looks: list[Look]
-    hits: Tensor
+    hits: Tensor | None
     confidence: Tensor
 
 
@@ -49,10 +49,22 @@ class Survey:
         labels: their classes [size], or None where an image shows several.
         layers: capsules of each layer of the tree.
         examine: looks at the test images from one index to before another.
+        names: of the classes of the data; their numbers if None.
+        judges: whether the network knows these classes, so that its answers can be right or wrong.
     """
 
-    def __init__(self, size: int, labels: Tensor | None, layers: list[int], examine: Callable[[int, int], Batch]) -> None:
+    def __init__(
+        self,
+        size: int,
+        labels: Tensor | None,
+        layers: list[int],
+        examine: Callable[[int, int], Batch],
+        *,
+        names: Sequence[str] | None = None,
+        judges: bool = True,
+    ) -> None:
         self.size, self.labels, self.done = size, labels, 0
+        self.names, self.judges = names, judges
         self._examine, self._step = examine, _FIRST
         self._is_given_up = False
         self.answers = torch.zeros(size, dtype=torch.int64)
@@ -79,7 +91,9 @@ class Survey:
         seconds = time.perf_counter() - begun
         place = slice(start, stop)
         self.answers[place] = torch.stack([each.scores.argmax() for each in batch.looks])
-        self.confidence[place], self.hits[place] = batch.confidence.cpu(), batch.hits.cpu()
+        self.confidence[place] = batch.confidence.cpu()
+        if batch.hits is not None:
+            self.hits[place] = batch.hits.cpu()
         for layer, kept in enumerate(self._activations):
             rows = torch.stack([each.activations[layer] for each in batch.looks]).cpu().float()
             kept[place] = rows
@@ -95,7 +109,7 @@ class Survey:
 
     def dead(self, layer: int) -> Tensor | None:
         """Tell which capsules of a layer are dead, [M]; None while too few images were looked at to say so."""
-        if self.done < min(ENOUGH, self.size):
+        if not self.done or self.done < min(ENOUGH, self.size):
             return None
         moments = self._moments[layer]
         return (moments.mean <= DEAD_MEAN) & (moments.std <= DEAD_STD)
@@ -145,9 +159,9 @@ class Survey:
         """Return test images; those that were not looked at yet are left out where what is asked for is not known of them.
 
         Args:
-            label: their true class.
+            label: their true class, as the data counts classes.
             answer: what the network says of them.
-            mistakes: whether it is wrong about them; both if None.
+            mistakes: whether it is wrong about them; both if None. Of a network that knows other classes nothing fits.
             order: ``"index"``, ``"sure"`` or ``"unsure"``: the most or the least confident first.
             offset: how many to pass over.
             limit: how many to return.
@@ -161,7 +175,7 @@ class Survey:
         if answer is not None:
             fits &= torch.eq(self.answers, answer)
         if mistakes is not None:
-            fits &= torch.ne(self.hits, mistakes)
+            fits &= torch.ne(self.hits, mistakes) if self.judges else torch.zeros_like(fits)
         found = fits.nonzero().flatten()
         if order != "index":
             found = found[self.confidence[found].argsort(descending=order == "sure", stable=True)]
@@ -171,9 +185,11 @@ class Survey:
     def _image(self, index: int) -> TestImage:
         known = index < self.done
         confidence = float(self.confidence[index])
+        label = None if self.labels is None else int(self.labels[index])
         return TestImage(
             index=index,
-            label=None if self.labels is None else int(self.labels[index]),
+            label=label if self.judges else None,
+            label_name=None if label is None else str(label) if self.names is None else self.names[label],
             answer=int(self.answers[index]) if known else None,
             confidence=round(confidence, 4) if known and math.isfinite(confidence) else None,
         )

@@ -141,9 +141,11 @@ class Views:
         if shown is None:
             shown = [_strongest(layer, most) for layer in one.activations]
         answer, certainties = int(one.scores.argmax()), self._certainties(one.scores[None])[0]
+        label, label_name = self.net.truth(scene)
         return S.Sight(
             image=packed(levels),
-            label=self.net.label(scene),
+            label=label,
+            label_name=label_name,
             scores=_numbers(one.scores),
             certainties=_numbers(certainties),
             confidence=_number(float(certainties[answer])),

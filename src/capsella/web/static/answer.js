@@ -13,8 +13,33 @@ export const certainties = (sight) =>
 /** The answer in a sentence. */
 export function sentence(run, sight) {
   const name = run.class_names[sight.answer];
-  const truth = sight.label === null || sight.label === sight.answer ? "" : ` The test set says ${nameOf(run, sight.label)}.`;
+  const truth = sight.label_name === null || sight.label === sight.answer ? "" : ` ${truthWords(sight)}.`;
   return `The network says ${name}, sure of it by ${percent(sight.confidence)}.${truth}`;
+}
+
+/** The answer in a few words, as a figure that is saved has it. */
+export function saysWords(run, sight) {
+  const says = `says ${nameOf(run, sight.answer)} (${percent(sight.confidence)})`;
+  return sight.label_name === null || sight.label === sight.answer ? says : `${says}, the test set says ${sight.label_name}`;
+}
+
+/** A row for each class, or for the likeliest of very many: {name, value, isAnswer, isTruth}. */
+export function barRows(run, sight) {
+  const values = certainties(sight);
+  const shown = values.length <= MOST_BARS ? values.map((_, k) => k) : ranked(values).slice(0, MOST_BARS);
+  return shown.map((number) => ({
+    name: run.class_names[number],
+    value: values[number],
+    isAnswer: number === sight.answer,
+    isTruth: number === sight.label,
+  }));
+}
+
+/** What the test set says of its image; nothing of others. Where its classes are not the network’s, no answer is right or wrong. */
+export function truthWords({ label, label_name: name, answer }) {
+  if (name === null) return "";
+  if (label === null) return `The test set says ${name}, in classes of its own`;
+  return label === answer ? "as the test set says" : `The test set says ${name}`;
 }
 
 export const nameOf = (run, label) => run.class_names[label] ?? String(label);
@@ -39,24 +64,19 @@ export class Answer {
   }
 
   show(run, sight) {
-    const values = certainties(sight);
-    const shown = values.length <= MOST_BARS ? values.map((_, k) => k) : ranked(values).slice(0, MOST_BARS);
+    const rows = barRows(run, sight);
     write(this.name, run.class_names[sight.answer]);
     write(this.sure, percent(sight.confidence));
-    const isRight = sight.label === sight.answer;
-    write(
-      this.truth,
-      sight.label === null ? "" : isRight ? "as the test set says" : `The test set says ${nameOf(run, sight.label)}`,
-    );
-    this.truth.classList.toggle("wrong", sight.label !== null && !isRight);
-    this.#rows(shown.length);
-    shown.forEach((number, at) => {
+    write(this.truth, truthWords(sight));
+    this.truth.classList.toggle("wrong", sight.label !== null && sight.label !== sight.answer);
+    this.#rows(rows.length);
+    rows.forEach((given, at) => {
       const { row, name, fill, value } = this.rows[at];
-      write(name, run.class_names[number]);
-      write(value, fixed(values[number]));
-      fill.style.transform = `scaleX(${values[number] ?? 0})`;
-      row.classList.toggle("is-answer", number === sight.answer);
-      row.classList.toggle("is-truth", number === sight.label);
+      write(name, given.name);
+      write(value, fixed(given.value));
+      fill.style.transform = `scaleX(${given.value ?? 0})`;
+      row.classList.toggle("is-answer", given.isAnswer);
+      row.classList.toggle("is-truth", given.isTruth);
     });
     if (this.spoken) this.speak(sentence(run, sight));
   }

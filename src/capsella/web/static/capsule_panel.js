@@ -5,7 +5,7 @@ import { columns, histogram } from "./charts.js";
 import { button, count, fixed, h, percent, write } from "./dom.js";
 import { imagePath } from "./pictures.js";
 import { overlay, paint } from "./pixels.js";
-import { capsuleName, layerName } from "./tree_figure.js";
+import { capsuleName, isWhole, layerName } from "./tree_figure.js";
 
 /** Where a capsule looks, in words. */
 export function fieldWords({ box, peak }, run) {
@@ -110,7 +110,9 @@ export class CapsulePanel {
     write(this.title, `${name[0].toUpperCase()}${name.slice(1)}`);
     const layer = layerName(run, answer.layer);
     const dead = history?.dead && history.images >= 100 ? " · dead" : "";
-    write(this.facts, `${layer} · activation ${fixed(answer.activation, 3)}${body.negate ? " · negated" : ""}${dead}`);
+    const isOneOfThem = answer.layer === 0 && isWhole(run);
+    const negated = body.negate ? ` · ${isOneOfThem ? "" : "primary capsules "}negated` : "";
+    write(this.facts, `${layer} · activation ${fixed(answer.activation, 3)}${negated}${dead}`);
     this.facts.classList.toggle("wrong", Boolean(dead));
     paint(this.canvas, this.pixels);
     overlay(this.canvas, answer.sensitivity);
@@ -139,7 +141,7 @@ export class CapsulePanel {
     write(this.historyWords, words);
     this.classesPart.hidden = history.by_class.length === 0;
     if (history.by_class.length) {
-      const names = history.by_class.map((_, k) => run.class_names[k] ?? String(k));
+      const names = history.by_class.map((_, k) => run.data_classes[k]);
       this.classes.show(
         { names, values: history.by_class },
         names.map((name, k) => `${name}: ${fixed(history.by_class[k])}`).join(", "),

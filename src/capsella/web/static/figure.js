@@ -1,6 +1,6 @@
 /** A view as one picture in a file: its parts side by side, as SVG that needs nothing else, or as PNG. */
 
-import { h, s } from "./dom.js";
+import { fixed, h, s } from "./dom.js";
 import { toUri } from "./pixels.js";
 
 const WIDE = 1180;
@@ -11,6 +11,9 @@ const FOOT = 34;
 const PNG_SCALE = 2;
 const ENTRY = 170;
 const LINE = 20;
+const BARS = { wide: 340, left: 120, right: 50, tall: 24 };
+const LONGEST = 15;
+const LETTER = 7.4;
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif";
 
 // what a stylesheet says of a picture's elements, as attributes that stand by themselves.
@@ -52,7 +55,8 @@ const box = (svg) => svg.viewBox.baseVal;
 /**
  * Put parts into rows.
  *
- * @param parts [{caption, svg, legend?: [{swatch, name}]} | {caption, pixels, side?} | {caption, lines}]; a part may begin a row (`isFirst`)
+ * @param parts [{caption, svg, legend?: [{swatch, name}]} | {caption, pixels, side?} | {caption, lines}
+ *   | {caption, bars: [{name, value, isAnswer}]}]; a part may begin a row (`isFirst`)
  */
 export function arrange(sizes, wide = WIDE) {
   let [x, y, tall, most] = [0, HEAD, 0, 0];
@@ -77,6 +81,7 @@ function sizeOf(part) {
     const { width, height } = box(part.svg);
     return { width, height: height + CAPTION + LINE * rowsOf(part.legend ?? [], width) };
   }
+  if (part.bars) return { width: BARS.wide, height: part.bars.length * BARS.tall + CAPTION };
   if (part.lines) return { width: part.width ?? 220, height: part.lines.length * 20 + CAPTION };
   const { width, height } = part.pixels;
   const side = part.side ?? 168;
@@ -90,7 +95,8 @@ export function composed({ title, subtitle, foot, parts }) {
   const kept = parts.filter((part) => !part.svg || box(part.svg)?.width > 0);
   const sizes = kept.map((part) => ({ ...sizeOf(part), isFirst: part.isFirst }));
   const { places, width: filled, height } = arrange(sizes);
-  const wide = Math.max(420, filled);
+  // the subtitle is no picture, and is not to be cut off either.
+  const wide = Math.max(420, filled, LETTER * subtitle.length);
   const [ink, muted] = [colour("--ink"), colour("--muted")];
   const text = (x, y, words, attributes) => s("text", { x, y, "font-family": FONT, fill: ink, ...attributes }, words);
   const drawn = kept.map((part, k) => {
@@ -102,6 +108,7 @@ export function composed({ title, subtitle, foot, parts }) {
     );
     const inner = s("g", { transform: `translate(0 ${CAPTION})` });
     if (part.svg) inner.append(standalone(part.svg), ...entries(part, text, muted));
+    else if (part.bars) inner.append(...part.bars.flatMap((row, at) => bar(row, at * BARS.tall, text, colour)));
     else if (part.lines) inner.append(...part.lines.map((line, at) => text(0, 14 + 20 * at, line, { "font-size": 14 })));
     else {
       const { width } = sizes[k];
@@ -134,6 +141,20 @@ export function composed({ title, subtitle, foot, parts }) {
     ),
   );
   return { text: new XMLSerializer().serializeToString(svg), width: fullWidth, height: fullHeight };
+}
+
+/** One class: its name, how sure the network is of it as a bar, and as a number. */
+function bar({ name, value, isAnswer }, y, text, colour) {
+  const whole = BARS.wide - BARS.left - BARS.right;
+  const ink = isAnswer ? { "font-weight": 650, fill: colour("--accent") } : {};
+  const track = (width, fill) => s("rect", { x: BARS.left, y: y + 4, width, height: 10, rx: 5, fill });
+  const words = name.length > LONGEST ? `${name.slice(0, LONGEST - 1)}…` : name;
+  return [
+    text(0, y + 14, words, { "font-size": 13, ...ink }),
+    track(whole, colour("--line")),
+    track((whole * (value ?? 0)).toFixed(1), colour(isAnswer ? "--accent" : "--muted")),
+    text(BARS.wide, y + 14, fixed(value), { "font-size": 13, "text-anchor": "end", ...ink }),
+  ];
 }
 
 /** A legend's entries, under its picture. */

@@ -23,6 +23,8 @@ export class Finding {
     this.element.hidden = !isShown;
     if (isShown) return;
     this.speak.drop();
+    // shown again, it says nothing until it knows.
+    write(this.words, "");
     write(this.spoken, "");
   }
 }

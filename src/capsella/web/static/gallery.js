@@ -22,11 +22,15 @@ export function galleryQuery({ label, answer, mistakes, order, offset }, limit =
 
 /** What is true of an image, in words. */
 export function imageWords(run, image) {
-  const name = (number) => run.class_names[number] ?? String(number);
-  const truth = image.label === null ? "" : `, class ${name(image.label)}`;
-  const answer = image.answer === null ? "" : `, taken for ${name(image.answer)}, sure by ${percent(image.confidence)}`;
+  const truth = image.label_name === null ? "" : `, class ${image.label_name}`;
+  const answer =
+    image.answer === null ? "" : `, taken for ${run.class_names[image.answer]}, sure by ${percent(image.confidence)}`;
   return `Test image ${image.index}${truth}${answer}`;
 }
+
+/** Why a run has no images to pick. */
+export const noneWords = (run) =>
+  `There are none to pick${run.away === null ? "" : `: ${run.away}`}. Drawings and image files can be shown to it all the same.`;
 
 export class GalleryPicker {
   #state = null;
@@ -58,32 +62,48 @@ export class GalleryPicker {
       class: "small",
     });
     this.lookAgain = settled(() => this.query.again(), LOOK_AGAIN);
-    this.element = h(
+    this.none = h("p", { class: "note" });
+    this.some = h(
       "div",
-      { class: "gallery" },
+      {},
       h("div", { class: "filters" }, this.label.element, this.answer.element, this.order.element, this.mistakes.element),
       this.list,
       h("div", { class: "pager" }, this.back, this.words, this.next),
+    );
+    this.element = h(
+      "div",
+      { class: "gallery" },
+      this.none,
+      this.some,
     );
   }
 
   update(run, gallery, chosen) {
     if (run !== this.#run) {
-      const classes = run.class_names.map((name, k) => [k, name]);
-      this.label.fill([["", "any"], ...classes]);
-      this.answer.fill([["", "any"], ...classes]);
+      const any = (names) => [["", "any"], ...names.map((name, k) => [k, name])];
+      this.label.fill(any(run.data_classes));
+      this.answer.fill(any(run.class_names));
       this.label.element.hidden = !run.has_classes;
+      // of classes that it does not know, a network can say nothing wrong.
+      this.mistakes.element.hidden = !run.judges;
       this.query.drop();
     }
     this.#run = run;
     this.#state = gallery;
+    this.some.hidden = run.images === 0;
+    this.none.hidden = run.images > 0;
+    if (run.images === 0) {
+      write(this.none, noneWords(run));
+      this.leave();
+      return;
+    }
     this.label.select.value = gallery.label ?? "";
     this.answer.select.value = gallery.answer ?? "";
     this.order.select.value = gallery.order;
     this.mistakes.input.checked = gallery.mistakes;
     this.chosen = chosen;
     this.#markChosen();
-    this.query.want(runPath(run.key, galleryQuery(gallery)));
+    this.query.want(runPath(run.key, galleryQuery({ ...gallery, mistakes: gallery.mistakes && run.judges })));
   }
 
   leave() {

@@ -4,7 +4,7 @@ import { Query, ask, runPath } from "./api.js";
 import { button, change, chooser, h } from "./dom.js";
 import { save } from "./figure.js";
 import { noticeLine, say } from "./notice.js";
-import { pictureName, runOf, sceneOf, withRun } from "./scene.js";
+import { runOf, sceneOf, subtitle, withRun } from "./scene.js";
 import { schemeChooser } from "./scheme.js";
 import { Source } from "./source.js";
 import { Store, VIEWS, toFragment } from "./state.js";
@@ -156,15 +156,16 @@ class Page {
   async #save(kind) {
     const { state } = this.store;
     const run = runOf(this.about, state.run);
-    const parts = this.#current.figure();
+    const view = this.#current;
+    const parts = view.figure();
     if (parts.length === 0) {
-      say("There is nothing to save in this view yet.");
+      say(view.noFigure?.(run) ?? "There is nothing to save in this view yet.");
       return;
     }
-    const subtitle = state.view === "training" ? run.title : `${run.title} · ${pictureName(state.picture)}`;
+    const words = { title: view.heading?.(run) ?? view.title, subtitle: subtitle(state, this.about, view.said?.()) };
     try {
       await save(
-        { title: this.#current.title, subtitle, foot: `capsella ${this.about.version} explorer`, parts },
+        { ...words, foot: `capsella ${this.about.version} explorer`, parts },
         `capsella-${run.key}-${state.view}`,
         kind,
       );

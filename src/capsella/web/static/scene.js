@@ -1,6 +1,6 @@
 /** From what is shown to what is asked: pure functions of the state. */
 
-import { MOVES, STILL } from "./state.js";
+import { MOVES, STILL, firstPicture } from "./state.js";
 
 export const runOf = (about, key) => about.runs.find((run) => run.key === key);
 
@@ -16,8 +16,8 @@ export const otherOf = (state, about) =>
 export function secondOf(state, about) {
   if (state.second !== null) return state.second;
   const run = runOf(about, state.picture.kind === "test" ? state.picture.run : state.run);
-  const index = state.picture.kind === "test" ? (state.picture.index + 1) % run.images : 0;
-  return { kind: "test", run: run.key, index };
+  if (state.picture.kind !== "test") return firstPicture(run);
+  return { kind: "test", run: run.key, index: (state.picture.index + 1) % run.images };
 }
 
 /** What the network sees in a view, before it is moved. */
@@ -36,6 +36,19 @@ export const withRun = (state, key) => ({
   iteration: null,
   gallery: { ...state.gallery, label: null, answer: null, offset: 0 },
 });
+
+/** What a figure that is saved is of: networks, images, and what is said of them. */
+export function subtitle(state, about, said = "") {
+  const titles = [state.run, state.view === "compare" ? otherOf(state, about) : null]
+    .filter((key) => key !== null)
+    .map((key) => runOf(about, key).title);
+  if (state.view === "training") return titles[0];
+  const name = (picture) =>
+    picture.kind === "test" ? `${pictureName(picture)} of ${runOf(about, picture.run).data}` : pictureName(picture);
+  const image =
+    state.view === "overlap" ? `${name(state.picture)}, over it ${name(secondOf(state, about))}` : name(state.picture);
+  return [titles.join(" and "), image, said].filter(Boolean).join(" · ");
+}
 
 /** A run's words for a test picture or a drawing. */
 export const pictureName = (picture) => (picture.kind === "test" ? `test image ${picture.index}` : "drawing");

@@ -76,8 +76,9 @@ export class Source {
       button("Invert", () => this.board.replace(this.board.bytes.map((level) => 255 - level)), { class: "small" }),
       this.colour,
     ];
+    this.random = button("Random test image", () => this.#random());
     const others = [
-      button("Random test image", () => this.#random()),
+      this.random,
       button("Upload…", () => this.file.click(), { title: "or drop an image file on the board" }),
       this.file,
     ];
@@ -130,15 +131,22 @@ export class Source {
     if (run !== this.#run) {
       this.#run = run;
       this.colour.hidden = run.channels !== 3;
+      this.random.hidden = run.images === 0;
     }
     if (state.picture !== this.#picture) {
       this.#picture = state.picture;
       this.#show(state.picture);
     }
     this.undo.disabled = !this.board.canUndo;
-    const { picture } = state;
-    if (this.pickBox.open) this.gallery.update(run, state.gallery, picture.kind === "test" ? picture.index : null);
+    if (this.pickBox.open) this.gallery.update(run, state.gallery, this.#chosen(run, state.picture));
     else this.gallery.leave();
+  }
+
+  /** Which of a run's test images is shown; networks of the same set have the same. */
+  #chosen(run, picture) {
+    if (picture.kind !== "test") return null;
+    const { data, split } = runOf(this.about, picture.run);
+    return data === run.data && split === run.split ? picture.index : null;
   }
 
   sight(run, sight, trip) {

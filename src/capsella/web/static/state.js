@@ -38,6 +38,13 @@ export const initial = (run) => ({
   gallery: { ...ANY_IMAGE },
 });
 
+/** The picture of a run until one is chosen: its first test image, or where it has none a black one. */
+export function firstPicture(run) {
+  if (run.images > 0) return { kind: "test", run: run.key, index: 0 };
+  const [height, width, channels] = [Math.min(run.height, MOST_SIDE), Math.min(run.width, MOST_SIDE), run.channels === 3 ? 3 : 1];
+  return { kind: "drawn", height, width, channels, data: toBase64(new Uint8Array(height * width * channels)) };
+}
+
 /** Write a picture in letters that an address takes as they are. */
 function pictureText(picture) {
   if (picture === null) return null;
@@ -105,7 +112,7 @@ export function fromFragment(fragment, about) {
     return value === null ? null : Math.round(value);
   };
   state.view = among("view", VIEWS, state.view);
-  state.picture = readPicture(given.get("pic"), about) ?? state.picture;
+  state.picture = readPicture(given.get("pic"), about) ?? firstPicture(about.runs.find((run) => run.key === state.run));
   state.most = whole("most", state.most, 1, about.limits.most_shown);
   state.weak = real("weak", state.weak, 0, 1);
   state.iteration = whole("step", null, 1, 1000);

@@ -14,8 +14,15 @@ const short = (name, longest) => (name.length > longest ? `${name.slice(0, longe
 /** Whether a layer's capsules are the classes. */
 const isClasses = (run, layer) => layer === run.layers.length - 1 && run.layers[layer]?.capsules === run.class_names.length;
 
-/** The words for a layer, counted from the lowest. */
-export const layerName = (run, k) => (k === 0 ? "Primary" : isClasses(run, k) ? "Classes" : `Layer ${k}`);
+/** Whether a tree stands on the primary capsules, and not on what convolutions made of them. */
+export const isWhole = (run) => run.layers[0]?.name === "primary";
+
+/** The words for a layer, counted from the primary capsules; where these are not drawn, its own name in the network. */
+export function layerName(run, k) {
+  if (isClasses(run, k)) return "Classes";
+  if (!isWhole(run)) return run.layers[k].name;
+  return k === 0 ? "Primary" : `Layer ${k}`;
+}
 
 /** The words for a capsule: a class has a name. */
 export function capsuleName(run, layer, number) {

@@ -174,6 +174,10 @@ export class CompareView {
     for (const side of this.sides) side.query.drop();
   }
 
+  noFigure() {
+    return otherOf(this.store.state, this.about) === null ? "One run alone has nothing beside it that could be saved." : null;
+  }
+
   figure() {
     return this.sides
       .filter((side) => side.sight)
@@ -219,5 +223,5 @@ export class CompareView {
 const answerLines = (run, sight) => [
   `says ${nameOf(run, sight.answer)}`,
   `sure by ${percent(sight.confidence)}`,
-  ...(sight.label === null ? [] : [`the test set says ${nameOf(run, sight.label)}`]),
+  ...(sight.label_name === null ? [] : [`the test set says ${sight.label_name}`]),
 ];

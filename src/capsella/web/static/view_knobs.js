@@ -1,5 +1,6 @@
 /** Turn the knobs: each value of a class capsule, and what the decoder makes of it. */
 
+import { saysWords } from "./answer.js";
 import { Query, runPath } from "./api.js";
 import { button, chooser, clamp, fixed, freshId, h, ranked, signed, slider } from "./dom.js";
 import { settled } from "./motion.js";
@@ -18,6 +19,8 @@ export const tileAt = (x, y, rows, columns) => [
   clamp(Math.floor(y * rows), 0, rows - 1),
   clamp(Math.floor(x * columns), 0, columns - 1),
 ];
+
+const whyNone = (run) => (run.decoder ? "its decoder does not draw from class capsules" : "it has no decoder");
 
 export class KnobsView {
   title = "Turn the knobs";
@@ -83,16 +86,16 @@ export class KnobsView {
   update(state, run) {
     this.body.hidden = !run.knobs;
     this.none.hidden = run.knobs;
+    const isNew = run !== this.run;
+    this.run = run;
+    // what another network said and drew is not this one's.
+    if (isNew) [this.#sight, this.#sheet, this.pixels, this.plainPixels] = [null, null, null, null];
     if (!run.knobs) {
-      const why = run.decoder ? "its decoder does not draw from class capsules" : "it has no decoder";
-      this.none.replaceChildren(h("h3", {}, "No knobs"), h("p", {}, `${run.title} has none: ${why}.`));
+      this.leave();
+      this.none.replaceChildren(h("h3", {}, "No knobs"), h("p", {}, `${run.title} has none: ${whyNone(run)}.`));
       return;
     }
-    if (run !== this.run) {
-      this.run = run;
-      this.#sight = null;
-      this.chooser.fill([["", "the answer"], ...run.class_names.map((name, k) => [k, name])]);
-    }
+    if (isNew) this.chooser.fill([["", "the answer"], ...run.class_names.map((name, k) => [k, name])]);
     this.chooser.select.value = state.drawnClass ?? "";
     this.#show();
   }
@@ -108,6 +111,14 @@ export class KnobsView {
     this.plainDrawing.drop();
     this.askSheet.drop();
     this.sheetQuery.drop();
+  }
+
+  noFigure(run) {
+    return run.knobs ? null : `${run.title} has no knobs, and nothing of them to save: ${whyNone(run)}.`;
+  }
+
+  said() {
+    return saysWords(this.run, this.#sight);
   }
 
   figure() {

@@ -1,5 +1,6 @@
 /** Move the world: the image turned, shifted, leaned and scaled, and what the tree makes of it. */
 
+import { saysWords } from "./answer.js";
 import { Query, runPath } from "./api.js";
 import { kinships, lineChart, lineWords } from "./charts.js";
 import { button, chooser, fixed, h, percent, signed, slider, write } from "./dom.js";
@@ -13,6 +14,7 @@ import { sharedLines } from "./tree_layout.js";
 import { noTree } from "./view_tree.js";
 
 const FOLLOW_AFTER = 250;
+const LETTER = 7.4;
 const NAMES = { rotation: "Rotation", x: "Right", y: "Down", shear: "Shear", scale: "Scale" };
 const WORDS = {
   rotation: (value) => `${signed(value, 0)}°`,
@@ -148,6 +150,8 @@ export class MoveView {
   }
 
   update(state, run) {
+    // what another network said is not this one's.
+    if (run !== this.run) [this.#moved, this.#followed] = [null, null];
     this.run = run;
     const hasTree = run.layers.length > 0;
     for (const tree of this.trees) tree.element.hidden = !hasTree;
@@ -176,17 +180,25 @@ export class MoveView {
     this.follow.drop();
   }
 
+  said() {
+    return moveWords(this.store.state.move) || "not moved";
+  }
+
   figure() {
     if (this.#moved === null) return [];
     const { before, after } = this.#moved;
     const trees = this.run.layers.length > 0;
+    const answer = (sight, k) => {
+      const words = saysWords(this.run, sight);
+      return trees ? { caption: words, svg: this.trees[k].svg } : { lines: [words], width: LETTER * words.length };
+    };
     return [
       { caption: "as it is", pixels: before.image, side: 130 },
-      ...(trees ? [{ caption: `says ${this.run.class_names[before.answer]}`, svg: this.trees[0].svg }] : []),
-      { caption: moveWords(this.store.state.move) || "moved", pixels: after.image, side: 130 },
+      answer(before, 0),
+      { caption: "moved", pixels: after.image, side: 130 },
+      answer(after, 1),
       ...(trees
         ? [
-            { caption: `says ${this.run.class_names[after.answer]}`, svg: this.trees[1].svg },
             { caption: "correlation by layer; the mark: of different test images", svg: this.kinship.svg, isFirst: true },
           ]
         : []),

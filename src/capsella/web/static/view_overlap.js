@@ -4,7 +4,7 @@ import { certainties, nameOf } from "./answer.js";
 import { ask, runPath } from "./api.js";
 import { button, chooser, clamp, fixed, h, slider, write } from "./dom.js";
 import { Finding } from "./finding.js";
-import { DRAGGED, galleryQuery } from "./gallery.js";
+import { DRAGGED, galleryQuery, noneWords } from "./gallery.js";
 import { say } from "./notice.js";
 import { inked, inOrder, placed, shiftedBy } from "./overlap.js";
 import { levelsOf } from "./pictures.js";
@@ -15,13 +15,17 @@ import { TreeFigure } from "./tree_figure.js";
 
 const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-/** What the network makes of both, in a sentence. */
-export function overlapWords(run, sight) {
+/** What the network makes of both: its strongest class, or the two that it draws. */
+export function strongestWords(run, sight) {
   const sure = certainties(sight);
+  const named = (number) => `${nameOf(run, number)} (${fixed(sure[number])})`;
   const [first, second] = sight.reconstructions.map((each) => each.class);
-  if (second === undefined) return `Its strongest class is ${nameOf(run, sight.answer)} (${fixed(sure[sight.answer])}).`;
-  return `Its two strongest classes are ${nameOf(run, first)} (${fixed(sure[first])}) and ${nameOf(run, second)} (${fixed(sure[second])}).`;
+  if (second === undefined) return `strongest class is ${named(sight.answer)}`;
+  return `two strongest classes are ${named(first)} and ${named(second)}`;
 }
+
+/** The same in a sentence. */
+export const overlapWords = (run, sight) => `Its ${strongestWords(run, sight)}.`;
 
 export class OverlapView {
   title = "Overlap";
@@ -117,7 +121,7 @@ export class OverlapView {
       this.#sight = null;
       this.which.fill([
         ["", run.has_classes ? "of any class" : "any"],
-        ...(run.has_classes ? run.class_names.map((name, k) => [k, name]) : []),
+        ...(run.has_classes ? run.data_classes.map((name, k) => [k, name]) : []),
       ]);
       write(this.none, run.knobs ? "" : `${run.title} draws no single classes${run.decoder ? "" : ": it has no decoder"}.`);
       for (const each of [...this.drawings, this.both]) each.element.hidden = !run.knobs;
@@ -139,6 +143,10 @@ export class OverlapView {
 
   leave() {
     this.#drag = null;
+  }
+
+  said() {
+    return strongestWords(this.run, this.#sight);
   }
 
   figure() {
@@ -247,7 +255,7 @@ export class OverlapView {
     const find = (offset) => ask(runPath(run.key, galleryQuery({ ...ANY_IMAGE, label, offset }, 1)));
     try {
       const { total } = await find(0);
-      if (total === 0) throw new Error(`No test image of class ${run.class_names[label]}.`);
+      if (total === 0) throw new Error(label === null ? noneWords(run) : `No test image of class ${run.data_classes[label]}.`);
       const { images } = await find(Math.floor(Math.random() * total));
       this.store.set({ second: { kind: "test", run: run.key, index: images[0].index } });
     } catch (trouble) {

@@ -67,6 +67,10 @@ export class TrainingView {
     this.run = null;
   }
 
+  noFigure() {
+    return this.none.hidden ? null : "Nothing was written down while it was trained: there is no curve to save.";
+  }
+
   figure() {
     return (this.charts ?? []).map(({ plot, chart }) => ({ caption: plot.title, svg: chart.svg, legend: chart.legend() }));
   }

@@ -1,13 +1,13 @@
 /** The parse tree: what each capsule does, and how they are coupled, iteration by iteration. */
 
 import { Query, runPath } from "./api.js";
-import { certainties } from "./answer.js";
+import { barRows, certainties, saysWords } from "./answer.js";
 import { CapsulePanel } from "./capsule_panel.js";
 import { count, fixed, h, percent, slider, tick, write } from "./dom.js";
 import { Finding } from "./finding.js";
 import { Player } from "./player.js";
 import { sceneOf } from "./scene.js";
-import { TreeFigure, layerName } from "./tree_figure.js";
+import { TreeFigure, isWhole, layerName } from "./tree_figure.js";
 import { stepsOf } from "./tree_layout.js";
 import { TreeWords } from "./tree_words.js";
 
@@ -25,10 +25,11 @@ export class TreeView {
   #pointed = null;
   #plain = null;
   #shown = null;
+  #isNegated = false;
 
   constructor({ store, about }) {
     Object.assign(this, { store, about });
-    this.negated = new Query((sight) => this.#draw(sight));
+    this.negated = new Query((sight) => this.#draw(sight, true));
     this.tree = new TreeFigure({
       label: "Parse tree: capsules by layer. Arrow keys move between capsules, Enter chooses one.",
       pick: (capsule) => store.set({ capsule }),
@@ -81,17 +82,24 @@ export class TreeView {
     const hasTree = run.layers.length > 0;
     this.body.hidden = !hasTree;
     this.none.hidden = hasTree;
+    // what another network said is not this one's.
+    if (run !== this.run) [this.#plain, this.#shown] = [null, null];
+    this.run = run;
     if (!hasTree) {
+      this.negated.drop();
       this.none.replaceChildren(...noTree(run));
       return;
     }
-    this.run = run;
     const most = Math.min(this.about.limits.most_shown, Math.max(...run.layers.map((layer) => layer.capsules)));
     this.most.show(Math.min(state.most, most), { max: most });
     this.most.element.hidden = most <= 4;
     this.weak.show(state.weak);
     this.negate.input.checked = state.negate;
     this.negate.element.hidden = !run.negates;
+    write(
+      this.negate.element.querySelector("span"),
+      isWhole(run) ? "Negate the primary capsules" : "Negate the primary capsules, which stand below this tree",
+    );
     write(this.routing, routingWords(run));
     if (state.negate)
       this.negated.want(runPath(run.key, "see"), {
@@ -110,9 +118,9 @@ export class TreeView {
 
   /** What the network says of the image as it is. */
   sight(sight, run) {
-    if (run.layers.length === 0) return;
     this.#plain = sight;
-    if (!this.store.state.negate) this.#draw(sight);
+    if (run.layers.length === 0) [this.#shown, this.#isNegated] = [sight, false];
+    else if (!this.store.state.negate) this.#draw(sight);
     else this.#compare();
   }
 
@@ -123,17 +131,36 @@ export class TreeView {
     this.#pointed = null;
   }
 
+  /** What a figure of it is called. */
+  heading(run) {
+    return run.layers.length ? this.title : "Answer";
+  }
+
+  /** What a figure says of the answer. */
+  said() {
+    const negated = this.#isNegated ? ", its primary capsules negated" : "";
+    return saysWords(this.run, this.#shown) + negated;
+  }
+
   figure() {
-    if (!this.#shown || this.run.layers.length === 0) return [];
+    if (!this.#shown) return [];
     return [
       { caption: "image", pixels: this.#shown.image, side: 140 },
       ...this.#shown.reconstructions.slice(0, 1).map((each) => ({ caption: "reconstruction", pixels: each.image, side: 140 })),
-      { caption: this.player.element.hidden ? "" : stepWords(this.#shown, this.store.state.iteration), svg: this.tree.svg },
+      this.run.layers.length
+        ? { caption: this.#stepWords(), svg: this.tree.svg }
+        : { caption: "how sure it is of each class", bars: barRows(this.run, this.#shown) },
     ];
   }
 
-  #draw(sight) {
+  #stepWords() {
+    const step = stepWords(this.#shown, this.store.state.iteration);
+    return this.#isNegated ? `${step}, primary capsules negated` : step;
+  }
+
+  #draw(sight, isNegated = false) {
     this.#shown = sight;
+    this.#isNegated = isNegated;
     this.#show();
     this.#compare();
     this.panel.image(sight.image);
@@ -181,9 +208,8 @@ export function routingWords(run) {
     if (groups.at(-1)?.words === words) groups.at(-1).names.push(layerName(run, k));
     else groups.push({ words, names: [layerName(run, k)] });
   });
-  return groups
-    .map(({ names, words }) => `${names.length > 1 ? `${names[0]} to ${names.at(-1)}` : names[0]}: ${words}`)
-    .join(" · ");
+  const made = groups.map(({ names, words }) => `${names.length > 1 ? `${names[0]} to ${names.at(-1)}` : names[0]}: ${words}`);
+  return [...made, run.below].filter(Boolean).join(" · ");
 }
 
 /** What is said in the place of a tree. */
