@@ -87,20 +87,20 @@ def test_an_empty_batch_is_no_mistake() -> None:
 
 def test_a_failed_start_leaves_the_model_as_it_was_whatever_is_raised() -> None:
     class Fails(nn.Module):
-        """Breaks in its third pass: after the first layer has been rescaled."""
+        """Breaks above its first layer, which has been rescaled by then."""
 
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.second, self.passes = CapsuleLinear(4, 2, 4, 2), CapsuleLinear(4, 2, 3, 2), 0
+            self.first, self.scaled = CapsuleLinear(4, 2, 4, 2), torch.empty(0)
 
         def forward(self, images: torch.Tensor) -> routing.Routed:
-            self.passes += 1
-            if self.passes == 3:
-                raise RuntimeError("broken")
-            return self.second(self.first(images))  # type: ignore[no-any-return]
+            self.first(images)
+            self.scaled = self.first.weight.detach().clone()
+            raise RuntimeError("broken")
 
     model = Fails()
     before = model.first.weight.detach().clone()
     with pytest.raises(RuntimeError, match="broken"):
         init.length_preserving_(model, torch.rand(8, 4, 2))
+    assert not torch.equal(model.scaled, before)
     assert torch.equal(model.first.weight, before)

@@ -21,7 +21,7 @@ SHOWN = {
     "yang2021": ("mnist-similar", "depth", "assumption2", "amplified"),
     "chen2019": ("reconstruction", "exp-faster-mnist", "sums-mnist", "one-pass-mnist", "moved-mnist"),
     "mitterreiter2023": (
-        *("deader-nets", "views", "static", "uniform-learned", "sweep-deader"),
+        *("deader-nets", "views", "uniform-learned", "sweep-deader"),
         *("cure-needed", "cure-exists", "cure-start", "cure-gradients"),
     ),
 }
