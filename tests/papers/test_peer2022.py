@@ -248,6 +248,17 @@ def test_the_controls_come_to_sentences_each_by_claims() -> None:
     assert PAPER.answer(Evidence([])) == ""
 
 
+@pytest.mark.parametrize("missing", sorted(PRINTED))
+def test_a_row_that_has_not_run_costs_its_sentences_alone(missing: str) -> None:
+    assert isinstance(PAPER.answer(Evidence([each for key, each in PRINTED.items() if key != missing])), str)
+
+
+def test_the_controls_are_told_without_the_nets_of_em() -> None:
+    some = Evidence([each for key, each in PRINTED.items() if "/table3/" not in key])
+    assert "breaking the symmetry is not needed" in PAPER.answer(some)
+    assert "Of EM" not in PAPER.answer(some)
+
+
 def test_what_a_control_does_not_show_is_not_said() -> None:
     # a net that fails because nothing reaches its bias tells nothing of the symmetry; one that sees and fails does.
     blind = other("controls/last-bias-depth10", validation=(0.1,), measured=inside(gap=0.0))

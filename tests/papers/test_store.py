@@ -79,6 +79,7 @@ def test_a_result_comes_back_as_it_was() -> None:
         (lambda c: {**c, "environment": {**c["environment"], "device": None}}, "environment.device=None; expected a text"),
         (lambda c: {**c, "environment": {**c["environment"], "torch": []}}, "environment.torch=[]; expected a text, or null"),
         (lambda c: {**c, "history": None}, "history=None; expected parts by name"),
+        (lambda c: {**c, "measured": {"a": [1]}}, "measured={'a': [1]}; expected parts by name, each with parts by name"),
         (lambda c: {**c, "history": {**c["history"], "loss": None}}, "history.loss=None; expected a list"),
         (
             lambda c: {**c, "history": {**c["history"], "loss": ["a"]}},
@@ -148,6 +149,12 @@ def test_a_result_in_another_s_place_is_said(tmp_path: Path) -> None:
     path.rename(other)
     with pytest.raises(DataError, match=r"seed-1.json holds the result of peer2022/table1/row/seed-0"):
         list(store.all())
+
+
+def test_a_field_that_is_left_out_has_its_default() -> None:
+    content = json.loads(to_json(result()))
+    del content["implementations"]
+    assert from_json(json.dumps(content), where="here").implementations == ()
 
 
 def test_a_damaged_result_is_said_by_its_file_and_field(tmp_path: Path) -> None:

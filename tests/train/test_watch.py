@@ -214,6 +214,10 @@ def test_what_a_checkpoint_of_before_kept_belongs_to_the_layers_above_the_primar
     assert (found["layer1/revivals"], found["layer2/revivals"]) == (0, 5)
     assert found["layer2/reactivated"] == 0
     assert [len(life["dead"]) for life in kept] == [0, 0]
+    # who was not dead then was alive.
+    gone, kept = figures_of([layer([[0, 1]] * 3)], [{"dead": [1], "revivals": 0}])
+    again, _ = figures_of([layer([[1, 1]] * 3)], kept)
+    assert (gone["layer2/reactivated"], again["layer2/reactivated"]) == (0, 1)
 
 
 def test_dynamics_are_those_of_live_sources_as_the_doctor_takes_them() -> None:

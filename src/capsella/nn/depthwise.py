@@ -59,5 +59,7 @@ class CoveringConv2d(nn.Conv2d):
 
     def _covers(self, maps: Tensor) -> bool:
         depthwise = self.groups == self.in_channels == self.out_channels
-        plain = self.padding == (0, 0) and self.dilation == (1, 1)
+        # a bias of another dtype is conv2d's to refuse.
+        one_kind = self.bias is None or self.bias.dtype == self.weight.dtype
+        plain = self.padding == (0, 0) and self.dilation == (1, 1) and one_kind
         return depthwise and plain and maps.ndim == 4 and tuple(maps.shape[1:]) == (self.in_channels, *self.kernel_size)

@@ -50,8 +50,12 @@ _AMOUNT = _Kind("a number of at least 0", lambda value: _is_number(value) and 0 
 _NUMBER = _Kind("a number", _is_number)
 _FLAG = _Kind("true or false", lambda value: isinstance(value, bool))
 _TEXT = _Kind("a text", _is_text)
-_TEXTS = _Kind("a list of texts", _is_list_of(_is_text))
+# the field's own default is a tuple.
+_TEXTS = _Kind("a list of texts", lambda value: isinstance(value, list | tuple) and all(map(_is_text, value)))
 _PARTS = _Kind("parts by name", lambda value: isinstance(value, dict))
+_MEASURED = _Kind(
+    "parts by name, each with parts by name", lambda value: _PARTS.holds(value) and all(map(_PARTS.holds, value.values()))
+)
 _SPLITS = _Kind("train, validation and test", lambda value: isinstance(value, dict) and value.keys() <= _OF_DATA)
 
 _FIELDS = {
@@ -69,7 +73,7 @@ _FIELDS = {
     "environment": _PARTS,
     "implementations": _TEXTS,
     "test": _or_null(_PARTS),
-    "measured": _PARTS,
+    "measured": _MEASURED,
     "peak_memory": _or_null(_COUNT),
 }
 _PLAN = {"model": _TEXT, "data": _TEXT, "model_options": _PARTS, "train": _PARTS}
@@ -119,7 +123,7 @@ def _check_name(recipe: Any, seed: Any, where: str) -> None:
 
 def _is_name(part: str) -> bool:
     letters = part.replace("-", "").replace("_", "").replace(".", "")
-    return part.isascii() and len(part) <= _LONGEST and bool(part.strip(".")) and letters.isalnum()
+    return part.isascii() and len(part) <= _LONGEST and not part.startswith(".") and letters.isalnum()
 
 
 def _check(content: Mapping[str, Any], kinds: Mapping[str, _Kind], where: str, prefix: str) -> None:

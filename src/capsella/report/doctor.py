@@ -174,8 +174,8 @@ def _plots(layers: Sequence[Record]) -> list[str]:
     routed = [(number, layer) for number, layer in zip(numbers, layers, strict=True) if layer["dyr"] is not None]
     if routed:
         places = tuple(number for number, _ in routed)
-        among = "sources" if any(layer["normalise"] == "sources" for _, layer in routed) else "targets"
-        series = [Series(f"dyr, live {among}", places, tuple(layer["dyr"] for _, layer in routed))]
+        among = sorted({layer["normalise"] or "targets" for _, layer in routed}, reverse=True)
+        series = [Series(f"dyr, live {' or '.join(among)}", places, tuple(layer["dyr"] for _, layer in routed))]
         if all(layer["entropy"] is not None for _, layer in routed):
             series.append(Series("entropy of couplings", places, tuple(layer["entropy"] for _, layer in routed)))
         found.append(

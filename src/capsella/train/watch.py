@@ -86,17 +86,20 @@ def figures_of(seen: Sequence[Seen], before: Sequence[Life] = ()) -> tuple[Figur
 
 
 def _lived(dead: Tensor, active: Tensor, before: Life | None) -> Life:
-    before = before or {"dead": [], "revivals": 0}
-    now, there = set(_which(dead)), set(_which(active))
-    # capsules that begin dead have not died, and what passes to and fro across the threshold of the dead is of no use again.
-    alive = set(before.get("alive", ())) | set(_which(~dead))
-    died = set(before.get("died", ())) | (now & set(before.get("alive", ())))
+    now, alive = set(_which(dead)), set(_which(~dead))
+    if before is None:
+        # capsules that begin dead have not died.
+        return {"dead": sorted(now), "revivals": 0, "alive": sorted(alive), "died": [], "active": []}
+    # a checkpoint of before says who was dead alone.
+    was_alive = set(before["alive"]) if "alive" in before else set(range(len(dead))) - set(before["dead"])
+    died, again = set(before.get("died", ())), set(before.get("active", ()))
     return {
         "dead": sorted(now),
         "revivals": before["revivals"] + len(set(before["dead"]) - now),
-        "alive": sorted(alive),
-        "died": sorted(died),
-        "active": sorted(set(before.get("active", ())) | (set(before.get("died", ())) & there)),
+        "alive": sorted(was_alive | alive),
+        "died": sorted(died | (now & was_alive)),
+        # what passes to and fro across the threshold of the dead is of no use again.
+        "active": sorted(again | (died & set(_which(active)))),
     }
 
 

@@ -26,8 +26,12 @@ def answer(evidence: Evidence) -> str:
     if found["lengths"] == UNDECIDED:
         return ""
     parts = (_symmetry, _standstill, _start_beside_bias, _propped, _zero, _last, _gain, _length, _either, _em)
-    sentences = [sentence for part in parts if (sentence := part(evidence, found))]
-    return " ".join([*sentences, _scope(evidence)])
+    sentences = []
+    for part in parts:
+        # a sentence for which a row is missing is left out; the others stand without it.
+        with contextlib.suppress(Missing):
+            sentences.append(part(evidence, found))
+    return " ".join(filter(None, [*sentences, _scope(evidence)]))
 
 
 def _symmetry(evidence: Evidence, found: dict[str, str]) -> str:
@@ -69,11 +73,12 @@ def _propped(evidence: Evidence, found: dict[str, str]) -> str:
     for depth in CONTROL_DEPTHS:
         for result in evidence.results(control("bias", depth)):
             lengths = [measured(result, "lengths", layer, when="start") for layer in range(1, depth)]
-            slopes = [measured(result, "gradients", layer, when="start") for layer in (-1, 0)]
-            if has_trained(evidence, result) or None in lengths or None in slopes:
+            known = [length for length in lengths if length is not None]
+            last, first = (measured(result, "gradients", layer, when="start") for layer in (-1, 0))
+            if has_trained(evidence, result) or len(known) < len(lengths) or last is None or first is None:
                 continue
-            shortest, (last, first) = min(filter(None, lengths), default=0.0), slopes
-            if shortest >= _PROPPED and last is not None and first is not None and first < _ADAM:
+            shortest = min(known)
+            if shortest >= _PROPPED and first < _ADAM:
                 return (
                     f"Nor are lengths that a bias props up enough: with {depth} layers the published one keeps capsules at "
                     f"{written(shortest)} and more, and the net does not train; its gradients fade from {written(last, 1)} in "
@@ -146,10 +151,9 @@ def _em(evidence: Evidence, found: dict[str, str]) -> str:
             known = [slope for slope in found_slopes if slope is not None]
             if known:
                 slopes[bias, depth] = statistics.fmean(known)
-        with contextlib.suppress(Missing):
-            starts[depth] = evidence.mean(key_of("table3", "mnist", False, depth), "starts")
+        starts[depth] = evidence.mean(key_of("table3", "mnist", False, depth), "starts")
     known_lengths = [length for length in lengths if length is not None]
-    if len(starts) < len(EM_DEPTHS) or len(slopes) < 2 * len(EM_DEPTHS) or not known_lengths:
+    if len(slopes) < 2 * len(EM_DEPTHS) or not known_lengths:
         return ""
     says = (
         "Of EM lengths tell nothing: what its capsules pass on is as long as their activation, which begins at "
