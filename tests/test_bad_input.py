@@ -104,3 +104,21 @@ def test_a_failed_start_leaves_the_model_as_it_was_whatever_is_raised() -> None:
         init.length_preserving_(model, torch.rand(8, 4, 2))
     assert not torch.equal(model.scaled, before)
     assert torch.equal(model.first.weight, before)
+
+
+def test_a_failed_start_leaves_a_shared_weight_as_it_was() -> None:
+    class Fails(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = CapsuleLinear(4, 2, 4, 2), CapsuleLinear(4, 2, 4, 2)
+            self.second.weight = self.first.weight
+
+        def forward(self, images: torch.Tensor) -> routing.Routed:
+            self.second(self.first(images))
+            raise RuntimeError("broken")
+
+    model = Fails()
+    before = model.first.weight.detach().clone()
+    with pytest.raises(RuntimeError, match="broken"):
+        init.length_preserving_(model, torch.rand(8, 4, 2))
+    assert torch.equal(model.first.weight, before)

@@ -234,3 +234,14 @@ def test_the_model_runs_once_however_deep_it_is() -> None:
     assert len(runs) == 1
     # nothing is left on the layers.
     assert not any(layer._forward_pre_hooks for layer in net)
+
+
+def test_a_model_that_was_compiled_and_has_run_is_rescaled() -> None:
+    torch.manual_seed(0)
+    net, images = stack(3), capsules(16, 8, 6)
+    compiled = torch.compile(net, backend="eager")
+    for _ in range(2):
+        compiled(images)
+    found = length_preserving_(compiled, images)
+    assert len(found) == 3
+    assert list(measured_lengths(net, images).values()) == [pytest.approx(0.5, rel=WITHIN)] * 3

@@ -211,12 +211,15 @@ def length_preserving_(model: nn.Module, images: Tensor, length: float = 0.5) ->
         if isinstance(layer, RoutingLayer)
     ]
     try:
-        model(images)
+        # a model that was compiled and has run would not see the hooks.
+        with torch.compiler.set_stance("force_eager"):
+            model(images)
         if not found:
             raise ValueError("model has no capsule layer that ran on images; expected CapsuleLinear or CapsuleConv2d")
         return found
     except BaseException:
-        for layer, weight in weights:
+        # backwards: of a weight that several layers share, the first copy is how it was.
+        for layer, weight in reversed(weights):
             layer.weight.copy_(weight)
         raise
     finally:
