@@ -173,6 +173,27 @@ def test_a_token_that_is_filled_in_becomes_a_cookie(locked: TestClient) -> None:
     assert locked.get("/", headers=BROWSER).status_code == 200
 
 
+@pytest.mark.parametrize("foreign", ['prefs={"a": 1}', "x", "name=é", 'a="b', "=;="])
+def test_cookies_of_other_programs_on_the_host_do_not_hide_ours(locked: TestClient, foreign: str) -> None:
+    cookie = f"{foreign}; capsella_token_8474={TOKEN}; z=1".encode()
+    assert locked.get("/api/about", headers={"cookie": cookie}).status_code == 200
+
+
+def test_of_an_address_that_is_filled_in_the_token_is_taken_alone(locked: TestClient) -> None:
+    for address in (f"http://{HOST}/?token={TOKEN}#run=small", f"http://{HOST}/?token={TOKEN}&view=tree"):
+        assert locked.post("/", data={"token": address}).status_code == 303
+
+
+def test_whoever_shows_a_token_sends_no_form(locked: TestClient) -> None:
+    assert locked.post("/", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 405
+
+
+def test_a_frame_in_another_page_is_no_link(client: TestClient) -> None:
+    link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    assert client.get("/", headers={**link, "sec-fetch-dest": "document"}).status_code == 200
+    assert client.get("/", headers={**link, "sec-fetch-dest": "iframe"}).status_code == 403
+
+
 def test_no_other_page_fills_the_form_in(locked: TestClient) -> None:
     for headers in ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site", **BROWSER}):
         response = locked.post("/", data={"token": TOKEN}, headers=headers)

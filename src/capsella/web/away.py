@@ -19,9 +19,9 @@ def without_images(config: dict[str, Any], split: str) -> ImageData | None:
         split: by name.
     """
     trained = config["data"]["train"]
-    kind = trained["options"]["normalise"]
-    # peer2022's code divides by what all images of the split have together.
-    if kind == "peer2022":
+    kind = trained["options"].get("normalise")
+    # peer2022's code divides by what all images of the split have together; of images made by hand nobody knows.
+    if kind is None or kind == "peer2022":
         return None
     images = torch.zeros(0, *trained["image_shape"], dtype=torch.uint8)
     return ImageData(

@@ -13,7 +13,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -133,7 +132,7 @@ class Guard:
         if problem is None:
             try:
                 async with asyncio.timeout(self._caps.body_seconds):
-                    body = await _whole_body(receive, headers, self._most(scope))
+                    body = await _whole_body(receive, headers, self._most(scope, headers))
             except _TooLarge as error:
                 problem = (413, str(error))
             except TimeoutError:
@@ -141,7 +140,7 @@ class Guard:
         if body is None:
             # whoever asked is gone.
             return
-        if problem is None and self._is_form(scope):
+        if problem is None and self._is_form(scope, headers):
             if self._is_token(signing_in.of_form(body)):
                 await _answer(303, b"", signing_in.handed_over(scope, signing_in.of_form(body)), send_guarded)
                 return
@@ -159,13 +158,14 @@ class Guard:
         if self._hosts is not None and _name_of(host) not in self._hosts:
             expected = ", ".join(sorted(self._hosts))
             return 403, f"Host {_short(host)} is none of this server's; expected {expected}"
-        if not (self._is_form(scope) or self._shows_token(scope, headers)):
+        if not (self._is_form(scope, headers) or self._shows_token(scope, headers)):
             return 401, "a token is needed: open the address with ?token=… that the terminal shows, or send it as Bearer"
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != host:
             return 403, f"Origin {_short(origin)} is another page; expected this server's own"
-        # a link may stand anywhere, and no GET changes anything.
-        is_link = scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate"
+        # a link may stand anywhere, and no GET changes anything; a frame in another's page is no link.
+        opened = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest", "document") == "document"
+        is_link = scope["method"] == "GET" and opened
         if headers.get("sec-fetch-site") == "cross-site" and not is_link:
             return 403, "the request comes from another site; expected this server's own page"
         client = scope.get("client")
@@ -173,9 +173,9 @@ class Guard:
             return 429, f"too many uploads; expected one each {self._caps.upload_seconds:g} s"
         return None
 
-    def _is_form(self, scope: Scope) -> bool:
-        """Tell whether a request brings the token itself."""
-        return self._token is not None and signing_in.is_sent(scope)
+    def _is_form(self, scope: Scope, headers: dict[str, str]) -> bool:
+        """Tell whether a request brings the token itself, and shows none beside."""
+        return self._token is not None and signing_in.is_sent(scope) and "authorization" not in headers
 
     def _shows_token(self, scope: Scope, headers: dict[str, str]) -> bool:
         if self._token is None:
@@ -189,8 +189,8 @@ class Guard:
         # in constant time, so that no part of it can be guessed by waiting.
         return self._token is not None and hmac.compare_digest(shown.encode(), self._token.encode())
 
-    def _most(self, scope: Scope) -> int:
-        if self._is_form(scope):
+    def _most(self, scope: Scope, headers: dict[str, str]) -> int:
+        if self._is_form(scope, headers):
             return signing_in.FORM_BYTES
         return self._caps.upload_bytes if scope["path"].endswith(UPLOADS) else self._caps.json_bytes
 
@@ -248,11 +248,12 @@ async def _answer(status: int, content: bytes, headers: signing_in.Headers, send
 
 
 def _cookie(headers: dict[str, str], name: str) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return ""
-    return "" if found is None else found.value
+    # by hand: cookies of a host's other programs come along, and one that is odd would hide ours from a stricter reader.
+    for pair in headers.get("cookie", "").split(";"):
+        key, _, value = pair.strip().partition("=")
+        if key == name:
+            return value
+    return ""
 
 
 def _name_of(host: str) -> str:

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import torch
 
+from capsella.errors import RunError
 from capsella.models import create_model
 from capsella.web.explorer import Explorer
 from capsella.web.net import Net
@@ -159,15 +160,20 @@ def _away(model: str, device: str) -> Iterator[str]:
     process.start()
     theirs.close()
     try:
-        if not ours.poll(_BEGIN):
-            raise RuntimeError(f"the server's process did not answer within {_BEGIN} s")
-        yield str(ours.recv())
+        try:
+            url = str(ours.recv()) if ours.poll(_BEGIN) else ""
+        except EOFError:
+            url = ""
+        if not url:
+            raise RunError(f"the server's process ended, or said nothing within {_BEGIN} s")
+        yield url
     finally:
         # which is what it waits for.
         ours.close()
         process.join(_END)
         if process.is_alive():
             process.terminate()
+            process.join()
 
 
 def _serve(model: str, device: str, wire: Connection) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import re
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.types import Scope
@@ -19,6 +20,9 @@ PAGE = "/"
 """The one path that answers a browser with a form instead of a line; all that a page shows stands behind its #."""
 
 FORM_BYTES = 4096
+
+# what a token is written with; in an address more may follow it.
+_LETTERS = re.compile(r"[\w-]+", re.ASCII)
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -97,12 +101,13 @@ def of_form(body: bytes) -> str:
     """Return the token that was filled in, or that of an address that was.
 
     Example:
-        >>> of_form(b"token=+abc%0A"), of_form(b"token=http://laptop:8474/?token%3Dabc"), of_form(b"nothing")
+        >>> of_form(b"token=+abc%0A"), of_form(b"token=http://laptop:8474/?token%3Dabc%23run%3Da"), of_form(b"nothing")
         ('abc', 'abc', '')
     """
     fields = parse_qsl(body.decode("latin-1"), keep_blank_values=True)
     found = next((value.strip() for name, value in fields if name == TOKEN), "")
-    return found.rpartition(f"{TOKEN}=")[2]
+    shown = _LETTERS.match(found.rpartition(f"{TOKEN}=")[2])
+    return shown[0] if shown else ""
 
 
 def of_query(scope: Scope) -> str | None:
