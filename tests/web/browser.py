@@ -145,7 +145,7 @@ def check_sound(page: Page, where: str, *, shots: Path | None = None) -> None:
         assert found["faint"] == [], f"{where}, {scheme}: {found['faint']}"
         if shots is not None:
             page.screenshot(path=shots / f"{where.replace(' ', '-')}-{scheme}.png", full_page=True)
-    for script in (_NAMELESS, _CUT_OFF, _OVERLAID, _BROKEN):
+    for script in (_NAMELESS, _CUT_OFF, _OVERLAID, _BROKEN, _UNEVEN):
         wrong = page.evaluate(script)
         assert wrong == [], f"{where}: {wrong}"
 
@@ -160,6 +160,15 @@ _NAMELESS = """
     .filter((e) => seen(e) && !named(e))
     .map((e) => e.outerHTML.slice(0, 120));
 }
+"""
+
+# bars of one list have one scale, which the eye reads from where they begin and end.
+_UNEVEN = """
+() => [...document.querySelectorAll(".bars")].flatMap((list) => {
+  const places = [...list.querySelectorAll(".bar-track")].map((e) => e.getBoundingClientRect());
+  const apart = (side) => Math.max(...places.map((e) => e[side])) - Math.min(...places.map((e) => e[side]));
+  return places.length && (apart("left") > 0.5 || apart("width") > 0.5) ? [list.textContent.slice(0, 120)] : [];
+})
 """
 
 # words of a tree that reach past its edge are lost.

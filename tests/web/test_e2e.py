@@ -280,10 +280,18 @@ def test_a_run_whose_images_are_away_is_drawn_for(window: Window) -> None:
     panel = page.get_by_role("region", name="The chosen capsule")
     assert panel.get_by_role("heading", name="Capsule 3").is_visible()
     assert panel.get_by_text("Over the test set", exact=True).is_hidden()
+    # what needs images is not offered, nor spoken of.
     page.get_by_role("link", name="Overlap").click()
-    page.get_by_role("button", name="Another").click()
-    page.locator(".notice", has_text="There are none to pick: --root is missing.").wait_for()
-    page.get_by_role("button", name="Dismiss").click()
+    quiet(page)
+    assert page.get_by_role("button", name="Another").is_hidden()
+    assert "test image" not in page.get_by_role("region", name="Two images").inner_text()
+    page.get_by_role("link", name="Move the world").click()
+    quiet(page)
+    assert "The mark" not in page.get_by_role("region", name="Correlation by layer").inner_text()
+    page.get_by_role("link", name="Training").click()
+    quiet(page)
+    assert page.get_by_role("button", name="Examine it").is_hidden()
+    assert "no test images at hand" in page.get_by_role("region", name="The doctor").inner_text()
     # an image of another run can be shown to it, and a run that has some is shown its own.
     page = window.show("run=away&pic=t.3.small")
     assert page.locator(".answer-truth").first.inner_text() in ("as the test set says", "The test set says 3")
@@ -626,6 +634,27 @@ def test_a_saved_pair_says_how_it_was_moved_and_how_sure_both_answers_are(window
         wanted = [f"says {name} ({sure}){'' if name == '3' else ', the test set says 3'}" for name, sure in answers]
         assert len(wanted) == 2
         assert [each for each in words if each.startswith("says ")] == wanted
+
+
+def test_a_saved_comparison_says_which_iteration_it_shows_and_has_bars_for_a_net_without_a_tree(
+    window: Window, tmp_path: Path
+) -> None:
+    page = window.show("run=small&pic=t.3.small&view=compare&other=conv&step=1")
+    quiet(page, 320)
+    words = words_of(page, tmp_path)
+    assert "parse tree after routing iteration 1 of 3" in words
+    assert "how sure it is of each class" in words
+    rects = ET.parse(tmp_path / "svg").getroot().findall(".//{*}rect")
+    # those of a tree's own aside, a track and what is filled of it for each class.
+    assert len([rect for rect in rects if rect.get("height") == "10"]) == 2 * 10
+
+
+def test_what_was_said_of_one_view_is_not_said_in_the_next(window: Window) -> None:
+    page = window.show("run=conv&view=knobs")
+    page.get_by_role("button", name="Save this view as SVG").click()
+    page.locator(".notice", has_text="conv has no knobs").wait_for()
+    page.get_by_role("link", name="Compare").click()
+    page.locator(".notice").wait_for(state="hidden")
 
 
 def test_a_network_without_a_tree_has_its_image_and_answer_saved(window: Window, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8", "sec-fetch-mod
 def test_a_browser_without_a_token_is_given_a_form_for_it(locked: TestClient) -> None:
     response = locked.get("/", headers=BROWSER)
     assert (response.status_code, response.headers["content-type"]) == (401, "text/html; charset=utf-8")
-    assert "a token is needed: open the address with ?token=" in response.text
+    assert "a token is needed: fill in the one that the terminal shows" in response.text
     assert '<form method="post">' in response.text
     # a program is told so in JSON, and a browser, too, wherever there is no page.
     for path, headers in (("/", {"accept": "*/*"}), ("/api/about", BROWSER)):

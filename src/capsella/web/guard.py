@@ -148,7 +148,8 @@ class Guard:
         if problem is None:
             await self._app(scope, _again(body, receive), send_guarded)
         elif problem[0] == 401 and signing_in.is_wanted(scope, headers):
-            await _answer(401, *signing_in.form(problem[1]), send_guarded)
+            says = problem[1] if self._is_form(scope, headers) else signing_in.ASKED
+            await _answer(401, *signing_in.form(says), send_guarded)
         else:
             await _say(problem, send_guarded)
 

@@ -19,6 +19,8 @@ COOKIE = "capsella_token"
 PAGE = "/"
 """The one path that answers a browser with a form instead of a line; all that a page shows stands behind its #."""
 
+ASKED = "a token is needed: fill in the one that the terminal shows"
+
 FORM_BYTES = 4096
 
 # what a token is written with; in an address more may follow it.

@@ -3,7 +3,7 @@
 import { Query, ask, runPath } from "./api.js";
 import { button, change, chooser, h } from "./dom.js";
 import { save } from "./figure.js";
-import { noticeLine, say } from "./notice.js";
+import { forget, noticeLine, say } from "./notice.js";
 import { runOf, sceneOf, subtitle, withRun } from "./scene.js";
 import { schemeChooser } from "./scheme.js";
 import { Source } from "./source.js";
@@ -88,6 +88,7 @@ class Page {
     if (view !== this.#current) {
       if (this.#current) this.#showTab(state.view);
       this.#current?.leave();
+      if (this.#current) forget();
       this.#current = view;
       this.place.replaceChildren(view.element);
       this.heading.textContent = view.title;

@@ -27,6 +27,11 @@ export function say(text, { isBrief = false } = {}) {
   if (isBrief) timer = setTimeout(hide, 4000);
 }
 
+/** What was said of another view is no longer of use; that the server does not answer is. */
+export function forget() {
+  if (!isGone) hide();
+}
+
 /** Say that the server does not answer, until it does. */
 export function gone(now) {
   if (now && !isGone) say("The explorer’s server does not answer. It is asked again every other second.");

@@ -1,6 +1,6 @@
 /** Two runs beside each other, on the same image. */
 
-import { Answer, nameOf } from "./answer.js";
+import { Answer, barRows, nameOf } from "./answer.js";
 import { Query, runPath } from "./api.js";
 import { chooser, count, h, percent, slider, write } from "./dom.js";
 import { Finding } from "./finding.js";
@@ -9,7 +9,7 @@ import { still } from "./pixels.js";
 import { otherOf, runOf, sceneOf } from "./scene.js";
 import { TreeFigure } from "./tree_figure.js";
 import { sharedLines, stepsOf } from "./tree_layout.js";
-import { routingWords } from "./view_tree.js";
+import { routingWords, stepWords } from "./view_tree.js";
 
 /** Whether two networks agree about an image, in a sentence. */
 export function verdict(runs, sights) {
@@ -185,7 +185,9 @@ export class CompareView {
         { caption: side.run.title, lines: answerLines(side.run, side.sight), width: 240, isFirst: true },
         { caption: "what it sees", pixels: side.sight.image, side: 140 },
         ...side.sight.reconstructions.slice(0, 1).map((each) => ({ caption: "what it draws", pixels: each.image, side: 140 })),
-        ...(side.run.layers.length ? [{ caption: "parse tree", svg: side.tree.svg }] : []),
+        side.run.layers.length
+          ? { caption: stepWords(side.sight, this.store.state.iteration), svg: side.tree.svg }
+          : { caption: "how sure it is of each class", bars: barRows(side.run, side.sight) },
       ]);
   }
 

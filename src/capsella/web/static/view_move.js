@@ -99,11 +99,7 @@ export class MoveView {
       ),
     );
     this.kinship = kinships({ label: "correlation of activations by layer" });
-    this.kinshipWords = h(
-      "p",
-      { class: "note" },
-      "Correlation of each layer’s activations before and after. The mark is what two different test images have.",
-    );
+    this.kinshipWords = h("p", { class: "note" });
     this.which = chooser(
       "Follow",
       MOVES.map((name) => [name, NAMES[name]]),
@@ -153,6 +149,9 @@ export class MoveView {
     // what another network said is not this one's.
     if (run !== this.run) [this.#moved, this.#followed] = [null, null];
     this.run = run;
+    // of a run without images at hand nobody knows what two of them have in common.
+    const mark = run.images > 0 ? " The mark is what two different test images have." : "";
+    write(this.kinshipWords, `Correlation of each layer’s activations before and after.${mark}`);
     const hasTree = run.layers.length > 0;
     for (const tree of this.trees) tree.element.hidden = !hasTree;
     this.none.hidden = hasTree;

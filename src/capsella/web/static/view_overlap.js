@@ -70,6 +70,8 @@ export class OverlapView {
       this.tree.element,
     );
     this.none = h("p", { class: "note" });
+    this.how = h("span", {});
+    this.another = button("Another", () => this.#another());
     this.element = h(
       "div",
       { class: "stack" },
@@ -86,7 +88,7 @@ export class OverlapView {
             h("span", { class: "ink-first" }, "first"),
             " and ",
             h("span", { class: "ink-second" }, "second"),
-            ": drag the second, or drop a test image here",
+            this.how,
           ),
         ),
         h(
@@ -96,7 +98,7 @@ export class OverlapView {
             "div",
             { class: "controls" },
             this.which.element,
-            button("Another", () => this.#another()),
+            this.another,
             button("Swap", () => this.#swap()),
           ),
           this.x.element,
@@ -123,6 +125,10 @@ export class OverlapView {
         ["", run.has_classes ? "of any class" : "any"],
         ...(run.has_classes ? run.data_classes.map((name, k) => [k, name]) : []),
       ]);
+      // of a run without images at hand there is none to choose.
+      const hasImages = run.images > 0;
+      this.which.element.hidden = this.another.hidden = !hasImages;
+      write(this.how, hasImages ? ": drag the second, or drop a test image here" : ": drag the second");
       write(this.none, run.knobs ? "" : `${run.title} draws no single classes${run.decoder ? "" : ": it has no decoder"}.`);
       for (const each of [...this.drawings, this.both]) each.element.hidden = !run.knobs;
       this.treeCard.hidden = run.layers.length === 0;

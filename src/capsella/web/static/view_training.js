@@ -14,7 +14,7 @@ export class TrainingView {
   constructor() {
     this.query = new Query((answer) => this.#show(answer));
     this.plots = h("div", { class: "plots" });
-    this.none = h("p", { class: "note", hidden: true }, "Nothing was written down while it was trained.");
+    this.none = h("p", { class: "note", hidden: true }, "Too little was written down while it was trained for a curve.");
     this.facts = h("dl", { class: "facts" });
     this.doctorWords = h("p", { class: "finding", role: "status" });
     this.begin = button("Examine it", () => this.#examine(), { class: "primary" });
@@ -56,7 +56,10 @@ export class TrainingView {
     ];
     this.facts.replaceChildren(...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
     this.query.want(runPath(run.key, "curves"));
-    this.#look();
+    this.begin.hidden = this.link.hidden = run.images === 0;
+    // without images there is nothing to ask the doctor.
+    if (run.images > 0) this.#look();
+    else write(this.doctorWords, "It has no test images at hand to be examined with.");
   }
 
   sight() {}
@@ -68,7 +71,7 @@ export class TrainingView {
   }
 
   noFigure() {
-    return this.none.hidden ? null : "Nothing was written down while it was trained: there is no curve to save.";
+    return this.none.hidden ? null : "Too little was written down while it was trained: there is no curve to save.";
   }
 
   figure() {

@@ -192,7 +192,8 @@ export class TreeView {
   }
 }
 
-const stepWords = (sight, iteration) => {
+/** Which iteration a tree shows, in words. */
+export const stepWords = (sight, iteration) => {
   const steps = stepsOf(sight);
   return steps < 2 ? "parse tree" : `parse tree after routing iteration ${Math.min(iteration ?? steps, steps)} of ${steps}`;
 };
