@@ -298,6 +298,13 @@ def test_what_was_not_measured_is_undecided(name: str) -> None:
     assert found(name, {key: {} for key in PRINTED}) == "undecided"
 
 
+def test_results_of_before_leave_open_what_they_do_not_have() -> None:
+    old = [{key: value for key, value in each.items() if key not in ("reactivated", "revivals")} for each in LIVES]
+    assert found("never-back", {NET: {**measured(), "mitterreiter2023.lives": {"steps": [1, 9], "layers": old}}}) == "undecided"
+    old = [{key: value for key, value in each.items() if key != "outgoing_gradients"} for each in PRINTED_LAYERS]
+    assert found("starves", {NET: measured(old)}) == "undecided"
+
+
 def test_every_printed_number_of_a_result_as_printed_is_within() -> None:
     verdicts = {each.target.key: each for each in PAPER.verdicts(Evidence(list(PRINTED.values())))}
     for key in reads():

@@ -214,8 +214,10 @@ def test_nets_that_are_reached_and_do_not_learn_are_named() -> None:
 
 
 def test_depth_may_cost() -> None:
-    results = [made(name, depth, accuracy=0.9 - depth / 100) for name in ("lengths", "residual", "em") for depth in CURE_DEPTHS]
-    finding = CLAIMS["depth-helps"].find(Evidence(results))
+    def costs(name: str, depth: int) -> Mapping[str, Any]:
+        return {"accuracy": 0.9 - depth / 100} if name in ("lengths", "residual", "em") else DEAD
+
+    finding = CLAIMS["depth-helps"].find(Evidence(all_results(costs)))
     assert finding.verdict == "does not hold"
     assert "loses as much in 3" in finding.statistic
 
@@ -240,6 +242,76 @@ def test_what_has_not_run_or_was_not_measured_is_undecided(name: str) -> None:
     assert CLAIMS[name].find(Evidence([])).verdict == "undecided"
     bare = [replace(each, measured={}) for each in all_results()]
     assert CLAIMS[name].find(Evidence(bare)).verdict == "undecided"
+
+
+def some(*rows: str, change: Change = nothing) -> list[Result]:
+    """Return the results of these rows alone."""
+    return [each for each in all_results(change) if each.recipe in rows]
+
+
+BY_A_FEW = ("exists", "tree", "bias")
+"""What one cure, or one net, shows or refutes."""
+
+
+@pytest.mark.parametrize("name", [name for name in CLAIMS if name not in BY_A_FEW])
+@pytest.mark.parametrize("count", [1, 14, 28, 42, 56, 69])
+def test_too_few_nets_leave_it_open(name: str, count: int) -> None:
+    claim, results = CLAIMS[name], {each.recipe: each for each in all_results()}
+    # as they run, shallow ones first; one of its own is always missing.
+    order = [cure(each, depth) for depth in CURE_DEPTHS for each in CURES]
+    last = [row for row in order if row in claim.recipes][-1]
+    ran = [row for row in order[:count] if row != last]
+    finding = claim.find(Evidence([results[row] for row in ran]))
+    assert finding.verdict == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("needed", [cure("published", 8)]),
+        *((name, [cure("lengths", 8)]) for name in ("dynamic", "invariant", "matters", "gradients", "depth-helps", "exists")),
+        ("gradients", [cure("lengths", 8), cure("published", 8)]),
+        ("still", [cure("bias", 8)]),
+        ("uniform", [cure("lengths", 8), cure("uniform-lengths", 8)]),
+        ("depth-helps", [cure(name, depth) for name in CURES for depth in (3, 5)]),
+        ("start", [cure("lengths", depth) for depth in (3, 5, 8, 12)]),
+    ],
+)
+def test_single_nets_show_nothing_of_all(name: str, rows: list[str]) -> None:
+    finding = CLAIMS[name].find(Evidence(some(*rows)))
+    assert finding.verdict == "undecided"
+    assert finding.statistic.endswith(f"; {len(rows)} of {len(CLAIMS[name].recipes)} nets have run")
+
+
+@pytest.mark.parametrize("changes", [{"dys": 1.0}, {"kept": 0.1}, {"lost": 0.0}])
+def test_one_net_without_a_tree_does_not_deny_that_there_is_one(changes: Mapping[str, Any]) -> None:
+    one = Evidence([made("lengths", 8, **changes)])
+    assert {CLAIMS[name].find(one).verdict for name in ("dynamic", "invariant", "matters", "tree")} == {"undecided"}
+    rest = [each for each in all_results(of(routed, **changes)) if each.recipe != cure("em", 20)]
+    assert CLAIMS["tree"].find(Evidence(rest)).verdict == "undecided"
+    # "exists" is known by then, the tree is not.
+    assert "Whether a parse tree appears is open." in PAPER.answer(Evidence(rest))
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "says"),
+    [
+        ("needed", made("published", 8), "does not hold"),
+        ("still", made("bias", 8, **{**DEAD, "still": 0.5}), "does not hold"),
+        ("squash", made("lengths-sabour", 3, **DEAD), "does not hold"),
+        ("tree", made("em", 8), "holds"),
+    ],
+)
+def test_one_net_is_enough_where_it_is_a_counterexample_or_what_is_looked_for(name: str, result: Result, says: str) -> None:
+    assert CLAIMS[name].find(Evidence([result])).verdict == says
+
+
+def test_nets_of_fifty_layers_decide_nothing() -> None:
+    other: Mapping[str, Any] = {"dys": 1.0, "kept": 0.1, "lost": 0.0, "accuracy": 0.2, "gradient": 1e-15}
+    deepest = [made(name, DEEPEST, **other) for name in CURES if name not in WITHOUT_DEEPEST]
+    for claim in CLAIMS.values():
+        assert claim.find(Evidence([*all_results(), *deepest])) == claim.find(Evidence(all_results()))
+        assert not {each.recipe for each in deepest} & set(claim.recipes)
 
 
 def test_a_cure_that_is_known_to_fail_needs_no_deeper_nets() -> None:
@@ -304,6 +376,31 @@ def test_the_answer_changes_with_the_verdicts() -> None:
         return {} if name == "lengths" else {"accuracy": 0.8 + (-1) ** names.index(name) * depth / 1000}
 
     assert "Most is gained with length-preserving start, 8.5 points" in answered(mixed)
+
+
+def test_capsules_that_are_mostly_dead_are_not_called_long() -> None:
+    assert "A bias alone makes capsules long" in answered()
+    says = answered(of(lambda name, depth: name == "bias" and depth >= 8, **{**STILL, "dead": 0.9}))
+    assert "A bias alone makes capsules long" not in says
+    assert "A bias alone does not make capsules live: they are dead, or as long in every image." in says
+
+
+@pytest.mark.parametrize(("sign", "says"), [(1, "mostly better, but"), (-1, "mostly worse, but")])
+def test_a_number_that_contradicts_its_verdict_is_not_given(sign: int, says: str) -> None:
+    def change(name: str, depth: int) -> Mapping[str, Any]:
+        # one cure goes far the other way at its end.
+        return {"accuracy": 0.5 - sign * 0.45 if (name, depth) == ("lengths", 20) else 0.5 + sign * depth / 1000}
+
+    assert verdict("depth-helps", change) == ("holds" if sign > 0 else "does not hold")
+    answer = answered(change)
+    assert says in answer
+    assert "Depth then" not in answer
+    assert "points of accuracy" not in answer
+
+
+def test_what_depth_does_is_open_until_all_have_run() -> None:
+    rest = [each for each in all_results() if each.recipe != cure("em", 20)]
+    assert "Whether depth then helps is open." in PAPER.answer(Evidence(rest))
 
 
 def test_nothing_is_answered_of_short_versions_or_before_it_is_known() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from capsella.papers.deciding import fewest_runs
 from capsella.papers.readings import READINGS, dig
 from capsella.papers.targets import Target
 from capsella.papers.verdicts import Claim, Evidence, Verdict, judge, judge_all
@@ -188,9 +189,19 @@ def test_some_claims_are_decided_by_what_has_run() -> None:
     recipes = ("a/b/c", "a/b/d", "a/b/e")
     claim = Claim("a/x", "text", "ours", recipes, lambda evidence: (True, "because"), is_partial=True)
     found = claim.find(Evidence([result("a/b/c", 0), result("a/b/d", 0), result("a/b/d", 1)]))
-    assert (found.verdict, found.statistic, found.seeds) == ("holds", "because", 1)
+    # it says of how many.
+    assert (found.verdict, found.statistic, found.seeds) == ("holds", "because; 2 of 3 nets have run", 1)
+    whole = claim.find(Evidence([result(key) for key in recipes]))
+    assert (whole.verdict, whole.statistic) == ("holds", "because")
     nothing = claim.find(Evidence([result("a/b/z")]))
     assert (nothing.verdict, nothing.statistic, nothing.seeds) == ("undecided", "not run: b/c, b/d, b/e", 0)
+
+
+def test_what_claims_rest_on_is_counted_in_runs() -> None:
+    claims = [Claim("a/x", "text", "ours", (row, "a/b/e"), lambda evidence: (True, "")) for row in ("a/b/c", "a/b/d")]
+    twice = [result("a/b/c", 0), result("a/b/c", 1), result("a/b/d", 0), result("a/b/d", 1)]
+    assert fewest_runs(Evidence(twice), claims) == "at least 2 runs"
+    assert fewest_runs(Evidence(twice[1:]), claims) == "one run"
 
 
 def test_parts_that_are_not_there_are_none() -> None:

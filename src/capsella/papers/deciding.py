@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from capsella.papers.verdicts import Claim, Evidence
+
 
 def all_of(answers: Sequence[bool | None]) -> bool | None:
     """Return whether all hold: no as soon as one does not, and nobody knows where one is open.
@@ -13,6 +15,22 @@ def all_of(answers: Sequence[bool | None]) -> bool | None:
         (True, None, False)
     """
     return False if False in answers else None if None in answers else True
+
+
+def any_of(answers: Sequence[bool | None]) -> bool | None:
+    """Return whether one holds: yes as soon as one does, and nobody knows where one is open.
+
+    Example:
+        >>> any_of([False, False]), any_of([False, None]), any_of([None, True])
+        (False, None, True)
+    """
+    return True if True in answers else None if None in answers else False
+
+
+def fewest_runs(evidence: Evidence, claims: Sequence[Claim]) -> str:
+    """Say how many runs there are at least of each row that claims rest on, of those that have run."""
+    few = min(len(evidence.results(row)) for claim in claims for row in claim.recipes if evidence.has(row))
+    return "one run" if few == 1 else f"at least {few} runs"
 
 
 def span_of(values: Sequence[float], form: str = ".1%") -> str:

@@ -141,7 +141,8 @@ class Claim:
         text: what is claimed, in our words.
         source: where in the paper; ``"ours"`` for a question of our own.
         recipes: that it rests on.
-        decide: from the evidence to verdict and statistic; called only where there is a result of every recipe.
+        decide: from the evidence to verdict and statistic; called where there is a result of every recipe, or, if
+            ``is_partial``, of one of them.
         is_long: whether the short versions end before it can be seen.
         is_partial: whether it is decided by those of its recipes that have run, one at the least, and says itself when they
             are too few.
@@ -168,6 +169,8 @@ class Claim:
             holds, statistic = self.decide(evidence)
         except Missing as error:
             return Finding(UNDECIDED, f"no figure of {error}", seeds)
+        if missing:
+            statistic += f"; {len(ran)} of {len(self.recipes)} nets have run"
         return Finding(UNDECIDED if holds is None else HOLDS if holds else FAILS, statistic, seeds)
 
 

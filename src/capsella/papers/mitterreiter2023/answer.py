@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from capsella.papers.mitterreiter2023.cure_claims import CURE_CLAIMS, asked, gains, mean_gain, reaches
+from capsella.papers.deciding import fewest_runs
+from capsella.papers.mitterreiter2023.cure_claims import CURE_CLAIMS, asked, awaited, gains, mean_gain, reaches, stuck_with_bias
 from capsella.papers.mitterreiter2023.cures import CURES, DEEPEST
 from capsella.papers.mitterreiter2023.deciding import LUCK
 from capsella.papers.mitterreiter2023.living import nets_of
@@ -45,7 +46,7 @@ def _alive(evidence: Evidence, found: dict[str, str]) -> str:
 
 def _deepest(evidence: Evidence, found: dict[str, str]) -> str:
     """Say what came of the deepest nets, of those that have run."""
-    nets = [net for name in CURES if (net := nets_of(evidence, name).get(DEEPEST)) is not None]
+    nets = [net for name in CURES if (net := nets_of(evidence, name, (DEEPEST,)).get(DEEPEST)) is not None]
     if not nets:
         return ""
     alive = "; ".join(net.label for net in nets if net.lives) or "none"
@@ -63,13 +64,26 @@ def _published(evidence: Evidence, found: dict[str, str]) -> str:
 def _bias(evidence: Evidence, found: dict[str, str]) -> str:
     if found["bias"] != FAILS or found["still"] != HOLDS:
         return ""
-    return "A bias alone makes capsules long and not alive: they are the same in every image."
+    # dead capsules count as still: that they are long has to be so of most.
+    if all((net.still or 0) - net.dead > net.dead for net in stuck_with_bias(evidence)):
+        return "A bias alone makes capsules long and not alive: they are the same in every image."
+    return "A bias alone does not make capsules live: they are dead, or as long in every image."
+
+
+_ENDS = "from its shallowest to its deepest living net a cure"
 
 
 def _depth(evidence: Evidence, found: dict[str, str]) -> str:
+    if awaited(evidence):
+        return "Whether depth then helps is open."
     gained, mean = gains(evidence), mean_gain(evidence)
     if mean is None:
         return ""
+    # the verdict is on all pairs of nets, the number on their ends alone.
+    if found["depth-helps"] == HOLDS and mean <= 0:
+        return f"Deeper nets of one cure are mostly better, but {_ENDS} gains nothing in the mean."
+    if found["depth-helps"] == FAILS and mean >= 0:
+        return f"Deeper nets of one cure are mostly worse, but {_ENDS} loses nothing in the mean."
     by = f"{100 * mean:+.1f} points of accuracy from the shallowest to the deepest living net, mean of {len(gained)} cures"
     by = by.replace("-", "−")
     best = max(gained, key=lambda name: gained[name])
@@ -109,6 +123,5 @@ def _routing(evidence: Evidence, found: dict[str, str]) -> str:
 
 def _scope(evidence: Evidence, found: dict[str, str]) -> str:
     """Say what it rests on."""
-    counts = [len(evidence.results(row)) for claim in CURE_CLAIMS for row in claim.recipes if evidence.has(row)]
-    runs = "one run" if min(counts) == 1 else f"at least {min(counts)} runs"
+    runs = fewest_runs(evidence, CURE_CLAIMS)
     return f"All of it on MNIST at random places and its affine digits, with {runs} of each net."

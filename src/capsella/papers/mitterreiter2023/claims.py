@@ -32,9 +32,10 @@ _DEEPER = 0.05
 
 def _never_back(evidence: Evidence) -> tuple[bool | None, str]:
     hidden = [layer for each in lives(evidence, _NET) for layer in each[1:-1]]
-    again, back = ([layer[name] for layer in hidden] for name in ("reactivated", "revivals"))
-    if None in again or None in back:
+    # results of before do not have them.
+    if any(layer.get(name) is None for layer in hidden for name in ("reactivated", "revivals")):
         raise Missing(_NET)
+    again, back = ([layer[name] for layer in hidden] for name in ("reactivated", "revivals"))
     died = sum(layer["deaths"] for layer in hidden)
     says = (
         f"after {died} deaths in hidden layers, {sum(again)} capsules were active in an image again; the threshold of the dead "
@@ -139,14 +140,17 @@ def _starves(evidence: Evidence) -> tuple[bool | None, str]:
     """Compare dead capsules with live ones of their layer: their own gradients, and those of the weights on both sides."""
     shares: dict[str, list[float]] = {what: [] for what in _GRADIENTS}
     is_any = False
-    for layers in all_layers(evidence, _NET):
-        for layer in layers[1:-1]:
-            is_any |= any(layer["dead"])
-            for what, found in shares.items():
-                pairs = list(zip(layer["dead"], layer[what] or (), strict=False))
-                dead, alive = ([value for is_dead, value in pairs if is_dead == which] for which in (True, False))
-                if dead and alive and statistics.fmean(alive) > 0:
-                    found.append(statistics.fmean(dead) / statistics.fmean(alive))
+    hidden = [layer for layers in all_layers(evidence, _NET) for layer in layers[1:-1]]
+    # results of before do not have all of them.
+    if any(what not in layer for layer in hidden for what in _GRADIENTS):
+        raise Missing(_NET)
+    for layer in hidden:
+        is_any |= any(layer["dead"])
+        for what, found in shares.items():
+            pairs = list(zip(layer["dead"], layer[what] or (), strict=False))
+            dead, alive = ([value for is_dead, value in pairs if is_dead == which] for which in (True, False))
+            if dead and alive and statistics.fmean(alive) > 0:
+                found.append(statistics.fmean(dead) / statistics.fmean(alive))
     if not is_any:
         return None, "there is no dead capsule to ask about"
     if not all(shares.values()):

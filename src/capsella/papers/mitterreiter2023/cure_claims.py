@@ -1,14 +1,18 @@
-"""Which cure keeps deep capsules alive, does depth then help, and does a parse tree appear? Questions of our own."""
+"""Which cure keeps deep capsules alive, does depth then help, and does a parse tree appear? Questions of our own.
+
+Nothing is decided that a net that has not run yet could change: one counterexample refutes what is said of all nets, one net
+shows what is said to be there, and everything else is open until all have run.
+"""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
 
-from capsella.papers.deciding import all_of
+from capsella.papers.deciding import all_of, any_of
 from capsella.papers.mitterreiter2023.cures import CURE_DEPTHS, CURES, QUICK_CURES, QUICK_DEPTHS, cure
 from capsella.papers.mitterreiter2023.deciding import ALIVE, LEARNED, LUCK, SHORT_LUCK, STATIC, is_more
-from capsella.papers.mitterreiter2023.living import KEPT, Net, deepest_alive, nets_of, share_of, weakest_gradient
+from capsella.papers.mitterreiter2023.living import KEPT, ROUTED, Net, deepest_alive, nets_of, share_of, weakest_gradient
 from capsella.papers.mitterreiter2023.nets import WIDTH
 from capsella.papers.mitterreiter2023.ranks import trend
 from capsella.papers.verdicts import Claim, Evidence
@@ -22,6 +26,17 @@ _DEEP = 8
 def asked(evidence: Evidence) -> tuple[int, ...]:
     """Return the depths at which every cure is to be tried."""
     return QUICK_DEPTHS if evidence.is_quick else CURE_DEPTHS
+
+
+def tried(evidence: Evidence) -> tuple[str, ...]:
+    """Return the cures that are to be tried."""
+    return QUICK_CURES if evidence.is_quick else tuple(CURES)
+
+
+def awaited(evidence: Evidence, *names: str) -> list[None]:
+    """Return an answer that nobody knows for each net of some cures, or of all, that has not run."""
+    rows = [cure(name, depth) for name in names or tried(evidence) for depth in asked(evidence)]
+    return [None for row in rows if not evidence.has(row)]
 
 
 def reach(evidence: Evidence, name: str) -> int | None:
@@ -56,17 +71,14 @@ def _needed(evidence: Evidence) -> tuple[bool | None, str]:
     says = ", ".join(
         f"{share_of(net.dead)} with {net.depth} layers{'' if net.learned else ' (not learned)'}" for net in nets.values()
     )
-    if not deep:
-        return None, f"dead hidden capsules: {says}"
-    return not any(net.lives for net in deep), f"dead hidden capsules: {says}"
+    return all_of([*(not net.lives for net in deep), *awaited(evidence, "published")]), f"dead hidden capsules: {says}"
 
 
 def _exists(evidence: Evidence) -> tuple[bool | None, str]:
     deepest, found = max(asked(evidence)), reaches(evidence)
     good = [name for name, depth in found.items() if depth == deepest]
     says = f"alive at every depth from {min(asked(evidence))} to {deepest} layers: {_listed(good)}"
-    wanted = QUICK_CURES if evidence.is_quick else tuple(CURES)
-    return True if good else False if set(wanted) <= set(found) else None, says
+    return any_of([found[name] == deepest if name in found else None for name in tried(evidence)]), says
 
 
 def _alone(name: str) -> Callable[[Evidence], tuple[bool | None, str]]:
@@ -80,17 +92,22 @@ def _alone(name: str) -> Callable[[Evidence], tuple[bool | None, str]]:
     return decide
 
 
+def stuck_with_bias(evidence: Evidence) -> list[Net]:
+    """Return the deep nets with a bias alone that do not learn, of those of which it is known what is still in them."""
+    nets = nets_of(evidence, "bias").values()
+    return [net for net in nets if net.depth >= _DEEP and not net.learned and net.still is not None]
+
+
 def _long_and_still(evidence: Evidence) -> tuple[bool | None, str]:
-    """Look at the nets with a bias alone that do not learn: are their capsules dead, or long and the same in every image?"""
-    stuck = [net for net in nets_of(evidence, "bias").values() if net.depth >= _DEEP and not net.learned]
-    known = [net for net in stuck if net.still is not None]
+    """Ask whether capsules of nets with a bias alone that do not learn are dead, or long and the same in every image."""
+    known = stuck_with_bias(evidence)
     if not known:
         return None, "there is no such net"
     says = ", ".join(
         f"{net.depth} layers: {net.dead:.0%} dead, {(net.still or 0) - net.dead:.0%} long and the same in every image"
         for net in known
     )
-    return all((net.still or 0) >= 1 - ALIVE for net in known), says
+    return all_of([*((net.still or 0) >= 1 - ALIVE for net in known), *awaited(evidence, "bias")]), says
 
 
 def living(evidence: Evidence) -> dict[str, list[Net]]:
@@ -99,27 +116,32 @@ def living(evidence: Evidence) -> dict[str, list[Net]]:
     return {name: nets for name, nets in found.items() if nets}
 
 
+def _all_ran(evidence: Evidence) -> dict[str, list[Net]]:
+    """Return ``living`` of the cures whose nets have all run: shallow ones alone say nothing of what depth does."""
+    return {name: nets for name, nets in living(evidence).items() if not awaited(evidence, name)}
+
+
 def gains(evidence: Evidence) -> dict[str, float]:
     """Return what the deepest living net of a cure has more than its shallowest, in accuracy, of cures with several."""
-    return {name: nets[-1].accuracy - nets[0].accuracy for name, nets in living(evidence).items() if len(nets) > 1}
+    return {name: nets[-1].accuracy - nets[0].accuracy for name, nets in _all_ran(evidence).items() if len(nets) > 1}
 
 
 def _depth_helps(evidence: Evidence) -> tuple[bool | None, str]:
-    """Ask whether accuracy rises with depth among living nets of one cure, over all cures."""
-    found = trend([[(net.depth, net.accuracy) for net in nets] for nets in living(evidence).values()])
+    """Ask whether accuracy rises with depth among living nets of one cure, over all cures; it is tested once, at the end."""
+    found = trend([[(net.depth, net.accuracy) for net in nets] for nets in _all_ran(evidence).values()])
     gained, luck = gains(evidence), SHORT_LUCK if evidence.is_quick else LUCK
     better, worse = sum(gain > luck for gain in gained.values()), sum(gain < -luck for gain in gained.values())
     says = (
         f"accuracy on affine digits against depth, within one cure: {found}; from its shallowest to its deepest living net it "
         f"gains more than {100 * luck:.0f} points in {better} of {len(gained)} cures and loses as much in {worse}"
     )
-    return found.rises, says
+    return None if awaited(evidence) else found.rises, says
 
 
 def deep_and_routed(evidence: Evidence) -> list[Net]:
     """Return the deepest living net of every cure whose couplings depend on the image, where that is a deep one."""
-    found = [deepest_alive(evidence, name) for name in CURES]
-    return [net for net in found if net is not None and net.routes and net.depth >= _DEEP]
+    found = [deepest_alive(evidence, name) for name in ROUTED]
+    return [net for net in found if net is not None and net.depth >= _DEEP]
 
 
 def _sign(sign: str, says: Callable[[Net], str]) -> Callable[[Evidence], tuple[bool | None, str]]:
@@ -129,23 +151,24 @@ def _sign(sign: str, says: Callable[[Net], str]) -> Callable[[Evidence], tuple[b
         nets = [net for net in deep_and_routed(evidence) if net.signs[sign] is not None]
         answers = {net.signs[sign] for net in nets}
         parts = "; ".join(f"{net.label} ({net.depth} layers) {says(net)}" for net in nets)
-        return answers.pop() if len(answers) == 1 else None, parts or "no deep net with such routing lives"
+        is_one = len(answers) == 1 and not awaited(evidence, *ROUTED)
+        return answers.pop() if is_one else None, parts or "no deep net with such routing lives"
 
     return decide
 
 
 def _tree(evidence: Evidence) -> tuple[bool | None, str]:
-    nets = [net for nets in living(evidence).values() for net in nets if net.routes and net.depth >= _DEEP]
+    nets = [net for name, nets in living(evidence).items() if name in ROUTED for net in nets if net.depth >= _DEEP]
     if not nets:
         return None, "no deep net with such routing lives"
     answers = [all_of(list(net.signs.values())) for net in nets]
     good = [f"{net.label} ({net.depth} layers)" for net, answer in zip(nets, answers, strict=True) if answer]
     says = f"all three in {len(good)} of {len(nets)} deep living nets{': ' if good else ''}{', '.join(good)}"
-    return True if good else None if None in answers else False, says
+    return any_of([*answers, *awaited(evidence, *ROUTED)]), says
 
 
 def _reached(evidence: Evidence) -> tuple[bool | None, str]:
-    """Ask whether nets learn just where every layer's gradient is one that the optimiser feels."""
+    """Ask whether nets learn just where every layer's gradient is one that the optimiser feels; it takes some of both kinds."""
     nets = [net for name in CURES for net in nets_of(evidence, name).values()]
     known = [(net, least) for net in nets if (least := weakest_gradient(evidence, net)) is not None]
     felt, unfelt = ([net for net, least in known if (least >= _EPSILON) == which] for which in (True, False))
@@ -153,19 +176,22 @@ def _reached(evidence: Evidence) -> tuple[bool | None, str]:
     stuck = [f"{net.label} ({net.depth} layers)" for net in felt if not net.learned]
     says = f"of {len(unfelt)} nets with such a layer {bad} learn, of {len(felt)} others {good}"
     says += f"; not {'; '.join(stuck)}" if stuck else ""
-    return (good == len(felt) and bad == 0) if felt and unfelt else None, says
+    verdict = all_of([*(net.learned == (least >= _EPSILON) for net, least in known), *awaited(evidence)])
+    return verdict if felt and unfelt else None, says
 
 
 def _uniform(evidence: Evidence) -> tuple[bool | None, str]:
     """Compare at the depths at which nets of both routings live."""
-    both = [nets_of(evidence, name) for name in ("uniform-lengths", "lengths")]
+    names = ("uniform-lengths", "lengths")
+    both = [nets_of(evidence, name) for name in names]
     answers, parts = [], []
     for depth in sorted(set(both[0]) & set(both[1])):
         one, other = (nets[depth] for nets in both)
         if one.lives and other.lives:
             answers.append(is_more([one.accuracy], [other.accuracy], SHORT_LUCK if evidence.is_quick else LUCK))
             parts.append(f"{one.accuracy:.1%} against {other.accuracy:.1%} with {depth} layers")
-    return all_of(answers) if answers else None, f"accuracy on affine digits: {', '.join(parts) or 'at no depth'}"
+    verdict = all_of([*answers, *awaited(evidence, *names)]) if answers else None
+    return verdict, f"accuracy on affine digits: {', '.join(parts) or 'at no depth'}"
 
 
 def _rows(*names: str) -> tuple[str, ...]:
@@ -222,6 +248,7 @@ CURE_CLAIMS = (
         "dynamic",
         f"Where deep capsules live, routing between them is dynamic (here: {STATIC:.0f} live targets of {WIDTH}, in the mean).",
         _sign("dynamic", lambda net: f"{net.targets:.2f}"),
+        *ROUTED,
         is_long=True,
     ),
     _claim(
@@ -229,15 +256,19 @@ CURE_CLAIMS = (
         "Where deep capsules live, they follow their parts (here: "
         f"{KEPT:.0%} of what lies between chance and invariance is left under small changes of view).",
         _sign("invariant", lambda net: f"{net.kept:.0%}"),
+        *ROUTED,
         is_long=True,
     ),
     _claim(
         "matters",
         f"Where deep capsules live, an image needs its own couplings (here: another's cost {100 * LUCK:.0f} point).",
         _sign("matters", lambda net: f"{100 * (net.lost or 0):.1f} points".replace("-", "−")),
+        *ROUTED,
         is_long=True,
     ),
-    _claim("tree", f"A parse tree appears: all three in one living net of {_DEEP} or more layers.", _tree, is_long=True),
+    _claim(
+        "tree", f"A parse tree appears: all three in one living net of {_DEEP} or more layers.", _tree, *ROUTED, is_long=True
+    ),
 )
 
 

@@ -7,9 +7,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from capsella.papers.drawing import line_by_layer
 from capsella.papers.mitterreiter2023.cures import COUPLINGS, CURE_DEPTHS, CURES, STARTS, cure
 from capsella.papers.mitterreiter2023.curing import LEAST
-from capsella.papers.mitterreiter2023.living import Net, deepest_alive, nets_of, shown_tree
+from capsella.papers.mitterreiter2023.living import DEPTHS, Net, deepest_alive, nets_of, shown_tree
 from capsella.papers.paper import Line, Plot, Summary, Trees
 from capsella.papers.readings import dig
 from capsella.papers.verdicts import Evidence
@@ -28,7 +29,7 @@ def _names(kind: str) -> list[str]:
 def _by_depth(evidence: Evidence, *, kind: str, figure: Callable[[Net], float | None]) -> list[Line]:
     lines = []
     for name in _names(kind):
-        found = {depth: figure(net) for depth, net in nets_of(evidence, name).items()}
+        found = {depth: figure(net) for depth, net in nets_of(evidence, name, DEPTHS).items()}
         known = {float(depth): value for depth, value in found.items() if value is not None and math.isfinite(value)}
         lines += [Line(CURES[name].label, tuple(known), tuple(known.values()))] if known else []
     return lines
@@ -36,20 +37,13 @@ def _by_depth(evidence: Evidence, *, kind: str, figure: Callable[[Net], float | 
 
 def _by_layer(evidence: Evidence, *, kind: str, when: str) -> list[Line]:
     """Return the gradient of each layer's weights in the deepest nets that all cures have."""
-    lines = []
+    lines: list[Line] = []
     deepest = max((depth for name in CURES for depth in CURE_DEPTHS if evidence.has(cure(name, depth))), default=0)
     for name in _names(kind):
         row = cure(name, deepest)
-        found = (
-            dig(evidence.results(row)[0].measured, "mitterreiter2023.cured", when, "gradients") if evidence.has(row) else None
-        )
-        # a logarithmic axis has no zero, which is what gradients vanish to: there the line is broken.
-        alive = [number for number, value in enumerate(found or [], 1) if value]
-        if found and alive:
-            zeros = f" (0 in {len(found) - len(alive)} of {len(found)})" if len(alive) < len(found) else ""
-            places = range(alive[0], alive[-1] + 1)
-            values = tuple(found[number - 1] or math.nan for number in places)
-            lines.append(Line(CURES[name].label + zeros, tuple(map(float, places)), values))
+        if evidence.has(row):
+            found = dig(evidence.results(row)[0].measured, "mitterreiter2023.cured", when, "gradients")
+            lines += line_by_layer(CURES[name].label, found)
     return lines
 
 
@@ -102,7 +96,8 @@ CURE_PLOTS: tuple[Plot | Trees, ...] = (
 
 def _rows(evidence: Evidence) -> list[tuple[str, ...]]:
     shown = shown_tree(evidence)
-    return [_row(net, shown is not None and net == shown[0]) for name in CURES if (net := deepest_alive(evidence, name))]
+    nets = [net for name in CURES if (net := deepest_alive(evidence, name, DEPTHS))]
+    return [_row(net, shown is not None and net == shown[0]) for net in nets]
 
 
 def _row(net: Net, is_drawn: bool) -> tuple[str, ...]:

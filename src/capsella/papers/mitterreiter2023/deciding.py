@@ -62,6 +62,17 @@ def has_learned(evidence: Evidence, row: str) -> bool:
     return all((final(result) or 0.0) >= LEARNED for result in evidence.results(row))
 
 
+def mean_known(values: Sequence[float | None]) -> float | None:
+    """Return the mean of those that are known, None where none is.
+
+    Example:
+        >>> mean_known([1.0, None, 2.0]), mean_known([None])
+        (1.5, None)
+    """
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
 def noise_of(one: Sequence[float], other: Sequence[float], luck: float) -> float:
     """Return what is no difference yet: two standard errors of it where both have three runs, else ``luck``."""
     if min(len(one), len(other)) < ENOUGH:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from capsella.papers.mitterreiter2023.cures import CURE_DEPTHS, CURES, DEEPEST, cure
-from capsella.papers.mitterreiter2023.deciding import ALIVE, LUCK, STATIC, has_learned
+from capsella.papers.mitterreiter2023.deciding import ALIVE, LUCK, STATIC, has_learned, mean_known
 from capsella.papers.readings import dig
 from capsella.papers.results import Result
 from capsella.papers.verdicts import Evidence, Missing
@@ -19,6 +19,7 @@ KEPT = 0.5
 
 SMALL = {"rotation": 20, "translation": 2, "shear": 20}
 DEPTHS = (*CURE_DEPTHS, DEEPEST)
+"""Of all that is drawn: verdicts rest on ``CURE_DEPTHS`` alone, since the deepest nets are only tried for some cures."""
 
 DYNAMIC = ("agreement", "em")
 """Routings whose couplings depend on the image."""
@@ -63,7 +64,7 @@ class Net:
     @property
     def routes(self) -> bool:
         """Whether its couplings depend on the image."""
-        return routing_of(self.name) in DYNAMIC
+        return self.name in ROUTED
 
     @property
     def signs(self) -> dict[str, bool | None]:
@@ -80,9 +81,13 @@ def routing_of(name: str) -> str:
     return str(CURES[name].changes.get("model.routing", "agreement"))
 
 
-def nets_of(evidence: Evidence, name: str) -> dict[int, Net]:
+ROUTED = tuple(name for name in CURES if routing_of(name) in DYNAMIC)
+"""Cures whose couplings depend on the image."""
+
+
+def nets_of(evidence: Evidence, name: str, depths: Sequence[int] = CURE_DEPTHS) -> dict[int, Net]:
     """Return the nets of a cure that have run, by depth."""
-    return {depth: _net(evidence, name, depth) for depth in DEPTHS if evidence.has(cure(name, depth))}
+    return {depth: _net(evidence, name, depth) for depth in depths if evidence.has(cure(name, depth))}
 
 
 def _net(evidence: Evidence, name: str, depth: int) -> Net:
@@ -97,10 +102,10 @@ def _net(evidence: Evidence, name: str, depth: int) -> Net:
         evidence.mean(key, "affine"),
         has_learned(evidence, key),
         evidence.mean(key, "dead_hidden"),
-        _mean([_still(each) for each in layers]),
-        _mean([_mean([layer["dys"] for layer in each[1:-1]]) for each in layers]),
-        _mean([_mean([share for layer in each[1:-1] for share in beyond_chance(layer)]) for each in layers]),
-        _mean([_lost(result) for result in results]),
+        mean_known([_still(each) for each in layers]),
+        mean_known([mean_known([layer["dys"] for layer in each[1:-1]]) for each in layers]),
+        mean_known([mean_known([share for layer in each[1:-1] for share in beyond_chance(layer)]) for each in layers]),
+        mean_known([_lost(result) for result in results]),
     )
 
 
@@ -148,11 +153,6 @@ def share_of(value: float) -> str:
     return "no number" if math.isnan(value) else f"{value:.0%}"
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
-
-
 def weakest_gradient(evidence: Evidence, net: Net) -> float | None:
     """Return the gradient of the layer that has least at the start, mean over the runs of a net; None where nobody knows."""
     found = []
@@ -164,9 +164,9 @@ def weakest_gradient(evidence: Evidence, net: Net) -> float | None:
     return statistics.fmean(found)
 
 
-def deepest_alive(evidence: Evidence, name: str) -> Net | None:
+def deepest_alive(evidence: Evidence, name: str, depths: Sequence[int] = CURE_DEPTHS) -> Net | None:
     """Return the deepest net of a cure that lives, None where none does."""
-    return next((net for _, net in sorted(nets_of(evidence, name).items(), reverse=True) if net.lives), None)
+    return next((net for _, net in sorted(nets_of(evidence, name, depths).items(), reverse=True) if net.lives), None)
 
 
 def shown_tree(evidence: Evidence) -> tuple[Net, Mapping[str, Any]] | None:
@@ -174,7 +174,7 @@ def shown_tree(evidence: Evidence) -> tuple[Net, Mapping[str, Any]] | None:
 
     Of nets of one depth it is the one that is right most often.
     """
-    nets = [net for name in CURES for net in nets_of(evidence, name).values() if net.lives and net.routes]
+    nets = [net for name in CURES for net in nets_of(evidence, name, DEPTHS).values() if net.lives and net.routes]
     for net in sorted(nets, key=lambda each: (each.depth, each.accuracy), reverse=True):
         tree = dig(evidence.results(cure(net.name, net.depth))[0].measured, "mitterreiter2023.cured", "tree")
         if tree:

@@ -107,7 +107,8 @@ PAPER = Paper(
             "sweep",
             "The sweep: accuracy on affine digits",
             "affine",
-            "Class capsules have as many values as the others. Which of them have run is balanced at any time.",
+            "Class capsules have as many values as the others. Which of them have run is balanced at any time; claims on them "
+            "are tested at the half and at the end. A run that came to no number counts there as right on no image.",
         ),
         _sweep("sweep-dead", "The sweep: dead capsules of all hidden layers", "dead_hidden"),
         _sweep("sweep-dynamics", "The sweep: routing dynamics", "dynamics"),

@@ -184,7 +184,7 @@ def _sweep() -> list[Recipe]:
     ]
 
 
-# the paper's own tables first; then the cures, of which every one is wanted, and the sweep, of which any part will do. nets of
+# the paper's own tables first; then the cures, of which every one is wanted, and the sweep, of which half will do. nets of
 # 50 layers come last: they are asked for by row, once it is known what lives at 20.
 RECIPES = (
     *(_table1(), *_depths(), *_photographs(), *_variants(), _growth()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 
-from capsella.papers.deciding import span_of, written
+from capsella.papers.deciding import fewest_runs, span_of, written
 from capsella.papers.peer2022.bias import BIAS_CLAIMS, compared_depths, control_rows
 from capsella.papers.peer2022.controls import CONTROL_DEPTHS, control
 from capsella.papers.peer2022.deciding import EM_DEPTHS, has_trained, key_of, measured, trained
@@ -172,8 +172,6 @@ def _em(evidence: Evidence, found: dict[str, str]) -> str:
 
 def _scope(evidence: Evidence) -> str:
     """Say what it rests on."""
-    counts = [len(evidence.results(row)) for claim in BIAS_CLAIMS for row in claim.recipes if evidence.has(row)]
-    few = min(counts)
-    runs = "one run" if few == 1 else f"at least {few} runs"
+    runs = fewest_runs(evidence, BIAS_CLAIMS)
     depths = ", ".join(map(str, CONTROL_DEPTHS[:-1]))
     return f"The controls are agreement on MNIST, with {depths} and {CONTROL_DEPTHS[-1]} layers; {runs} of each net."

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
+from capsella.papers.drawing import line_by_layer
 from capsella.papers.paper import Line, Plot
 from capsella.papers.peer2022.controls import CONTROL_DEPTHS, CONTROLS, control
 from capsella.papers.peer2022.deciding import EM_DEPTHS
@@ -84,18 +85,12 @@ def _controls(evidence: Evidence) -> list[Line]:
 
 
 def _lengths(evidence: Evidence, *, part: str) -> list[Line]:
-    lines = []
+    lines: list[Line] = []
     for style, (name, (label, _)) in enumerate(CONTROLS.items()):
         row = control(name, max(CONTROL_DEPTHS))
         if evidence.has(row):
             found = dig(evidence.results(row)[0].measured, "peer2022.inside", "start", part)
-            # a logarithmic axis has no zero, which is what lengths and gradients vanish to: there the line is broken.
-            alive = [number for number, value in enumerate(found or [], 1) if value > 0]
-            zeros = f" (0 in {len(found) - len(alive)} of {len(found)})" if found and len(alive) < len(found) else ""
-            if alive:
-                places = range(alive[0], alive[-1] + 1)
-                values = (found[number - 1] or math.nan for number in places)
-                lines.append(Line(label + zeros, tuple(map(float, places)), tuple(values), style=style))
+            lines += line_by_layer(label, found, style=style)
     return lines
 
 
