@@ -155,6 +155,7 @@ ROUTE_QUESTIONS = (
         "ours",
         _ALL_DEPTHS,
         _uniform_where_both_learn,
+        is_long=True,
     ),
     Claim(
         "mitterreiter2023/matters",
