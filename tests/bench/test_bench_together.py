@@ -94,6 +94,26 @@ def test_runs_that_do_not_overlap_have_no_rate(forked: pytest.MonkeyPatch) -> No
     assert [each.problem for each in found] == [together.APART]
 
 
+def test_a_window_that_a_process_missed_is_measured_again_twice_as_long(forked: pytest.MonkeyPatch) -> None:
+    real = together._Measurement._tracks
+    windows: list[float] = []
+
+    def late(self: Any, members: Cohort, task: Task, count: int, chunk: int, seconds: float) -> list[Track]:
+        tracks = real(self, members, task, count, chunk, seconds)
+        if count == 1:
+            return tracks
+        windows.append(seconds)
+        shift = 1e6 if len(windows) < 3 else 0.0
+        return [replace(tracks[0], stamps=tuple(stamp + shift for stamp in tracks[0].stamps)), *tracks[1:]]
+
+    forked.setattr(together._Measurement, "_tracks", late)
+    *_, two = together.measure([TINY], CPU, at_once=(2,), ways=(PROCESSES,), seconds=0.01)
+    # the third may be missed as well, where this machine is busy.
+    assert windows[:3] == [0.01, 0.02, 0.04]
+    assert two.problem == ""
+    assert two.median > 0
+
+
 def test_runs_whose_losses_differ_are_not_timed(forked: pytest.MonkeyPatch) -> None:
     real = together._Measurement._tracks
     losses = {2: 0.7, 3: float("nan")}

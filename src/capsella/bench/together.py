@@ -37,8 +37,10 @@ WAYS = {
 _LEAD = 0.05
 # one look at the clock covers about so many seconds of a run that is alone.
 _CHUNK, _MOST = 0.02, 50
+# a window that a late process missed is measured again, each time twice as long.
+_TRIES = 6
 
-APART = "not timed: the runs did not overlap; choose more seconds"
+APART = f"not timed: the runs did not overlap in {_TRIES} windows; choose more seconds"
 """The problem of a reading whose runs were not under way at the same time."""
 
 SAYS = (
@@ -241,12 +243,22 @@ class _Measurement:
         call = {"task": task, "count": runs, "begin": begin, "seconds": seconds, "chunk": chunk}
         return cohort.ask([("run", {**call, "threads": max(1, self.cores // members)})] * members)
 
+    def _overlapping(self, cohort: Cohort, task: Task, count: int, chunk: int) -> tuple[list[Track], list[float]]:
+        """Return what the runs did in the first window in which all were under way at once, and their rates in it."""
+        tracks, found = [], []
+        for again in range(_TRIES):
+            tracks = self._tracks(cohort, task, count, chunk, self.seconds * 2**again)
+            found = rates(tracks)
+            if found:
+                break
+        return tracks, found
+
     def _reading(
         self, cohort: Cohort, task: Task, count: int, builds: list[float], chunk: int, reference: list[float]
     ) -> TogetherReading:
         if self.way == PROGRAM:
             builds += cohort.ask([("build", {"task": task, "count": count})])[0]
-        tracks = self._tracks(cohort, task, count, chunk, self.seconds)
+        tracks, found = self._overlapping(cohort, task, count, chunk)
         losses = [loss for track in tracks for loss in track.losses]
         reference[:] = reference or losses[:1]
         differences = [abs(loss - reference[0]) / abs(reference[0]) for loss in losses]
@@ -254,7 +266,6 @@ class _Measurement:
         # what is no number is not within the bound either.
         if not all(each <= BOUND[task.precision] for each in differences):
             return replace(base, problem=f"wrong: first losses {losses} differ from {reference[0]}")
-        found = rates(tracks)
         if not found:
             return replace(base, problem=APART)
         rate = statistics.median(found)
