@@ -526,6 +526,17 @@ def test_a_run_takes_as_long_as_it_took() -> None:
         for name in ("affnist", "small")
     ]
     assert len({cost._kind(each.plan) for each in backbones}) == 2
+    # results of settings that are no longer there are passed over: of the network, of the training, the network itself.
+    plan = other.plan.as_dict()
+    gone = [
+        {**plan, "model_options": {"gone": 1}},
+        {**plan, "train": {**plan["train"], "gone": 1}},
+        {**plan, "model": "gone"},
+    ]
+    old = [took(10.0, of=other, seed=seed) for seed in range(3)]
+    old = [replace(each, plan=plan, fingerprint="old") for each, plan in zip(old, gone, strict=True)]
+    assert estimate([other], old, "this").rough == 1
+    assert estimate([other], [*old, took(10.0)], "this").scaled == 1
     rough = estimate([ran], [], "this")
     assert (rough.known, rough.scaled, rough.rough) == (0, 0, 1)
     assert rough.total > 0

@@ -39,6 +39,8 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) ->
 
 
 def _layer(number: int, layer: Mapping[str, Any]) -> list[str]:
+    from capsella.report.doctor import choices
+
     return [
         str(number),
         f"{layer['capsules']:,} × {layer['dim']}",
@@ -46,18 +48,11 @@ def _layer(number: int, layer: Mapping[str, Any]) -> list[str]:
         f"{layer['car']:.0%}",
         _figure(layer["cnm"]),
         _figure(layer["dyr"]),
-        _choices(layer),
+        choices(layer),
         _figure(layer["entropy"]),
         ", ".join(_figure(value) for value in layer["change"] or []),
         _figure(layer["gradient"], ".1e"),
     ]
-
-
-def _choices(layer: Mapping[str, Any]) -> str:
-    """Write dys beside what there was to choose among: targets, unless it says sources."""
-    if layer["dys"] is None:
-        return ""
-    return f"{layer['dys']:.2f} of {layer['live_targets']}" + (" sources" if layer["normalise"] == "sources" else "")
 
 
 def _compactness(found: Mapping[str, Any]) -> Table:

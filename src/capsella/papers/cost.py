@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import statistics
@@ -79,10 +80,12 @@ def estimate(jobs: Sequence[Job], results: Iterable[Result], device: str, *, roo
     wanted = {_kind(job.plan) for job in jobs}
     for result in there:
         own.setdefault(result.fingerprint, []).append(result.device_seconds)
-        plan = Plan.of(result.plan)
-        # only where it is needed: a network is built for every kind of run.
-        if _kind(plan) in wanted:
-            rates.setdefault(_kind(plan), []).append(_work(plan, root) / result.device_seconds)
+        # settings of before that are no longer there say nothing of what is now.
+        with contextlib.suppress(TypeError, ValueError):
+            plan = Plan.of(result.plan)
+            # only where it is needed: a network is built for every kind of run.
+            if _kind(plan) in wanted:
+                rates.setdefault(_kind(plan), []).append(_work(plan, root) / result.device_seconds)
     seconds, counts = {}, {"known": 0, "scaled": 0, "rough": 0}
     for job in jobs:
         kind = _kind(job.plan)

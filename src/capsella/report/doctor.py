@@ -101,7 +101,7 @@ def _row(number: int, layer: Record) -> list[str]:
         f"{layer['car']:.0%}",
         _number(layer["cnm"]),
         _number(layer["dyr"]),
-        _choices(layer),
+        choices(layer),
         _number(layer["entropy"]),
         _number(layer["negation_gap"], ".2g"),
         _number(layer["gradient"], ".1e"),
@@ -109,7 +109,7 @@ def _row(number: int, layer: Record) -> list[str]:
     ]
 
 
-def _choices(layer: Record) -> str:
+def choices(layer: Record) -> str:
     """Write dys beside what there was to choose among: targets, unless it says sources."""
     if layer["dys"] is None:
         return ""
