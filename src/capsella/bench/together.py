@@ -142,7 +142,7 @@ def measure(
         at_once: how many at a time; one alone is always measured first.
         ways: keys of ``WAYS``.
         steps: of a run, for which runs per minute are worked out.
-        seconds: of each window.
+        seconds: of each window; longer where a process missed it.
         say: is told what goes on.
     """
     counts = sorted({1, *at_once})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import statistics
@@ -80,12 +79,10 @@ def estimate(jobs: Sequence[Job], results: Iterable[Result], device: str, *, roo
     wanted = {_kind(job.plan) for job in jobs}
     for result in there:
         own.setdefault(result.fingerprint, []).append(result.device_seconds)
-        # settings of before that are no longer there say nothing of what is now.
-        with contextlib.suppress(TypeError, ValueError):
-            plan = Plan.of(result.plan)
-            # only where it is needed: a network is built for every kind of run.
-            if _kind(plan) in wanted:
-                rates.setdefault(_kind(plan), []).append(_work(plan, root) / result.device_seconds)
+        plan = _plan_of(result)
+        # only where it is needed: a network is built for every kind of run.
+        if plan is not None and _kind(plan) in wanted:
+            rates.setdefault(_kind(plan), []).append(_work(plan, root) / result.device_seconds)
     seconds, counts = {}, {"known": 0, "scaled": 0, "rough": 0}
     for job in jobs:
         kind = _kind(job.plan)
@@ -99,6 +96,14 @@ def estimate(jobs: Sequence[Job], results: Iterable[Result], device: str, *, roo
             counts["rough"] += 1
             seconds[job.name] = _START + _work(job.plan, root) / (_EFFICIENCY * _peak(job.plan.train.device))
     return Estimate(seconds, **counts)
+
+
+def _plan_of(result: Result) -> Plan | None:
+    """Return how a run went; None where a setting of then is no longer there, which says nothing of what is now."""
+    try:
+        return Plan.of(result.plan)
+    except (TypeError, ValueError):
+        return None
 
 
 def _kind(plan: Plan) -> str:
