@@ -16,19 +16,21 @@ from functools import partial
 from typing import Any
 
 import torch
+from convolution_cases import CONVOLUTIONS, Convolution
 from kernel_cases import COLD_TWICE, FINITE, GROUPS, PLAIN, TWICE, Problem
 from torch import Tensor
 from triton.runtime import interpreter
 
-from capsella.kernels import fused_agreement
+from capsella.kernels import fused_agreement, fused_convolution
 from capsella.kernels.fused_agreement import agreement_backward_op, agreement_op
+from capsella.kernels.fused_convolution import convolution_op, gradient_op
 from capsella.kernels.fused_em import em_backward_op, em_op
 from capsella.testing import ParityError, check_parity
 
 Check = Callable[[], None]
 
 
-def compare(problem: Problem) -> None:
+def compare(problem: Problem | Convolution) -> None:
     check_parity(problem.tested(), problem.reference(), problem.inputs(), dtype=problem.dtype)
 
 
@@ -140,8 +142,55 @@ def check_operators(problem: Problem, tests: tuple[str, ...], *, transposed: boo
         torch.library.opcheck(operators[name], fresh, test_utils=tests)
 
 
+def compare_in_parts(problem: Convolution, *, parts: int) -> None:
+    """Compare where windows are divided into so many parts, the last of which has fewer steps than the others."""
+    choose, fused_convolution.choose_parts = fused_convolution.choose_parts, lambda *_: parts
+    try:
+        compare(problem)
+    finally:
+        fused_convolution.choose_parts = choose
+
+
+def compare_to_another_stride() -> None:
+    """Make sure that the comparison of convolutions can fail."""
+    problem = replace(CONVOLUTIONS[0], size=(4, 4), kernel=(3, 3), stride=(2, 1))
+    other = replace(problem, stride=(1, 2))
+    try:
+        # the results are of one shape up to the order of their axes.
+        check_parity(problem.tested(), lambda **given: other.reference()(**given).mT, problem.inputs(), dtype=torch.float32)
+    except ParityError:
+        return
+    raise AssertionError("one stride passed for another")
+
+
+def check_convolution_operators(problem: Convolution) -> None:
+    """Check both operators, with maps that have channels last and with maps that have not."""
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    given = {name: value.float() for name, value in problem.inputs().items()}
+    for layout in (torch.contiguous_format, torch.channels_last):
+        maps, weight = (given[name].contiguous(memory_format=layout).requires_grad_() for name in ("maps", "weight"))
+        torch.library.opcheck(convolution_op, (maps, weight, given.get("bias"), list(problem.stride)), test_utils=tests)
+        result = problem.reference()(maps, weight).detach().contiguous(memory_format=layout)
+        of_maps = (result, weight.detach(), list(problem.size), list(problem.stride))
+        torch.library.opcheck(gradient_op, of_maps, test_utils=tests)
+
+
+def of_convolutions() -> Iterator[tuple[str, Check]]:
+    """List what is checked of convolutions, by name."""
+    for problem in CONVOLUTIONS:
+        yield str(problem), partial(compare, problem)
+    plain, unbiased, *_ = CONVOLUTIONS
+    yield "two parts", partial(compare_in_parts, plain, parts=2)
+    yield "four parts without a bias", partial(compare_in_parts, unbiased, parts=4)
+    yield "a stride is not another", compare_to_another_stride
+    yield "operators", partial(check_convolution_operators, plain)
+
+
 def checks(group: str) -> Iterator[tuple[str, Check]]:
     """List what a group checks, by name."""
+    if group == "convolution":
+        yield from of_convolutions()
+        return
     for problem in GROUPS[group]:
         yield str(problem), partial(compare, problem)
     algorithm = group.removesuffix("-slow")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from convolution_cases import CONVOLUTIONS
 from torch import Tensor
 
 from capsella import routing
@@ -216,4 +217,7 @@ SLOW_EM = (
 )
 """The rest, for the slow suite."""
 
-GROUPS = {"agreement": AGREEMENT, "em": EM, "agreement-slow": SLOW_AGREEMENT, "em-slow": SLOW_EM}
+GROUPS = {
+    **{"agreement": AGREEMENT, "em": EM, "convolution": CONVOLUTIONS},
+    **{"agreement-slow": SLOW_AGREEMENT, "em-slow": SLOW_EM},
+}

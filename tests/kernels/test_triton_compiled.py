@@ -24,7 +24,7 @@ from kernel_cases import ALGORITHMS, MATRICES, TWICE, Problem  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 
 from capsella.bench.clock import peak_memory  # noqa: E402
-from capsella.kernels import fused, fused_agreement, fused_em  # noqa: E402
+from capsella.kernels import fused, fused_agreement, fused_convolution, fused_em  # noqa: E402
 from capsella.routing import Call  # noqa: E402
 from capsella.testing import PAPERS, Case  # noqa: E402
 
@@ -75,8 +75,8 @@ def inputs_of(problem: Problem) -> dict[str, torch.Tensor]:
     return given
 
 
-def launcher(monkeypatch: pytest.MonkeyPatch, build: Callable[..., Any]) -> Launcher:
-    """Return a function that runs a problem forward and backward and lists what was launched."""
+def watched(monkeypatch: pytest.MonkeyPatch, build: Callable[..., Any]) -> list[Launch]:
+    """Build kernels instead of launching them, and return the list to which each launch is added."""
     launches: list[Launch] = []
 
     class Kernel:
@@ -89,11 +89,18 @@ def launcher(monkeypatch: pytest.MonkeyPatch, build: Callable[..., Any]) -> Laun
 
             return launch
 
-    for module in (fused_agreement, fused_em):
+    for module in (fused_agreement, fused_em, fused_convolution):
         for name, value in list(vars(module).items()):
             if isinstance(value, triton.runtime.JITFunction):
                 monkeypatch.setattr(module, name, Kernel(value))
-    monkeypatch.setattr(fused_agreement, "multiprocessors", lambda device: MULTIPROCESSORS)
+    for module in (fused_agreement, fused_convolution):
+        monkeypatch.setattr(module, "multiprocessors", lambda device: MULTIPROCESSORS)
+    return launches
+
+
+def launcher(monkeypatch: pytest.MonkeyPatch, build: Callable[..., Any]) -> Launcher:
+    """Return a function that runs a problem forward and backward and lists what was launched."""
+    launches = watched(monkeypatch, build)
 
     def run(problem: Problem) -> list[Launch]:
         launches.clear()
@@ -105,11 +112,17 @@ def launcher(monkeypatch: pytest.MonkeyPatch, build: Callable[..., Any]) -> Laun
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launcher:
-    """Compile what is launched."""
+def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
+    """Return what compiles a kernel for its arguments."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))  # nothing from earlier runs
     monkeypatch.setattr(triton.runtime.driver, "_active", Driver())
-    return launcher(monkeypatch, lambda fn, *arguments, **options: fn.warmup(*arguments, **options))
+    return lambda fn, *arguments, **options: fn.warmup(*arguments, **options)
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch, compiler: Callable[..., Any]) -> Launcher:
+    """Compile what is launched."""
+    return launcher(monkeypatch, compiler)
 
 
 @pytest.fixture
@@ -279,3 +292,53 @@ def test_little_memory_is_asked_for_beside_inputs_results_and_gradients(algorith
         torch.autograd.grad(run(**given), list(given.values()), [torch.ones_like(result) for result in results])
 
     assert peak_memory(act, torch.device("cpu")) <= 2 * least
+
+
+# CapsNet's second convolution on 28 and 40 pixels, yang2021's on photographs, capsnet_small's, and one with sizes of one.
+CONVOLUTIONS = {
+    "28 px": ((128, 256, 20, 20), (256, 256, 9, 9), (2, 2)),
+    "40 px": ((128, 256, 32, 32), (256, 256, 9, 9), (2, 2)),
+    "photographs": ((128, 256, 31, 31), (512, 256, 9, 9), (2, 2)),
+    "few channels": ((256, 64, 11, 11), (64, 64, 7, 7), (2, 2)),
+    "ones": ((1, 64, 1, 1), (64, 64, 1, 1), (1, 2)),
+}
+each_convolution = pytest.mark.parametrize(("size", "kernel", "stride"), CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+
+
+def convolve(size: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, int]) -> None:
+    maps, weight = (torch.empty(each, dtype=torch.bfloat16).requires_grad_() for each in (size, kernel))
+    result = fused_convolution.convolution_op(maps, weight, torch.empty(kernel[0]), list(stride))
+    torch.autograd.grad(result.sum(), maps)
+
+
+@each_convolution
+def test_convolutions_compile_fit_and_are_fed_by_the_copy_engine(
+    size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    stride: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+    compiler: Callable[..., Any],
+) -> None:
+    launches = watched(monkeypatch, compiler)
+    convolve(size, kernel, stride)
+    names = [launch.kernel for launch in launches]
+    assert [name for name in names if name != "conv_parts_kernel"] == ["conv_forward_kernel", "conv_backward_kernel"]
+    for launch in launches:
+        ptx = launch.compiled.asm["ptx"]
+        assert launch.compiled.metadata.shared <= SHARED_MEMORY, f"{launch} takes {launch.compiled.metadata.shared} bytes"
+        assert ("wgmma.mma_async" in ptx) == ("cp.async.bulk.tensor" in ptx) == launch.multiplies, launch
+        # what does not fit into registers would be written to memory at every step.
+        assert "local" not in re.findall(r"\b(?:st|ld)\.(\w+)", ptx), launch
+        assert not added_to(launch), launch
+
+
+@pytest.mark.parametrize("name", ["28 px", "40 px", "photographs"])
+def test_windows_are_divided_so_that_multiprocessors_are_full(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = watched(monkeypatch, lambda *arguments, **options: None)
+    convolve(*CONVOLUTIONS[name])
+    (launch,) = of_kernel(launches, "conv_forward_kernel")
+    (programs,) = launch.grid
+    rounds = -(-programs // MULTIPROCESSORS)
+    assert programs >= 0.8 * rounds * MULTIPROCESSORS, f"{launch} leaves many idle in the last of {rounds} rounds"
+    # what is divided has to be added up.
+    assert of_kernel(launches, "conv_parts_kernel")

@@ -30,6 +30,7 @@ def interpreted(group: str, timeout: float) -> dict[str, str]:
     [
         "agreement",
         "em",
+        "convolution",
         pytest.param("agreement-slow", marks=pytest.mark.slow),
         pytest.param("em-slow", marks=pytest.mark.slow),
     ],

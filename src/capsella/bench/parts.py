@@ -11,11 +11,11 @@ import torch
 from capsella.bench.clock import silent
 
 PARTS = (
-    # kernels in C++ have their arguments in their name; ours are Triton's and have not.
-    ("routing", r"^[a-z_]+_kernel$|^capsella::"),
     # a compiler names its kernels after what it fused in them.
     ("compiled operations", r"^triton_"),
     ("convolutions", r"conv|fprop|dgrad|wgrad|cudnn"),
+    # kernels in C++ have their arguments in their name; ours are Triton's and have not.
+    ("routing", r"^[a-z_]+_kernel$|^capsella::"),
     ("optimiser", r"adam|multi_tensor_apply|_foreach_"),
     ("matrix products", r"gemm|nvjet|cutlass|splitk|cublas|aten::(add)?(b?mm|bmm)\b|baddbmm"),
     ("copies", r"memcpy|memset|copy_"),
@@ -29,7 +29,7 @@ def part_of(kernel: str) -> str:
     """Return the part of a step that a kernel belongs to.
 
     Example:
-        >>> part_of("sums_kernel"), part_of("sm90_xmma_dgrad_implicit_gemm_bf16"), part_of("triton_poi_fused_relu_0")
+        >>> part_of("sums_kernel"), part_of("conv_forward_kernel"), part_of("triton_poi_fused_relu_0")
         ('routing', 'convolutions', 'compiled operations')
     """
     return next((name for name, pattern in PARTS if re.search(pattern, kernel, re.IGNORECASE)), OTHER)

@@ -21,6 +21,7 @@ from capsella.models.capsnet import make_decoder
 from capsella.models.registry import register_model, register_preset
 from capsella.models.trunk import Size, Window, output_size
 from capsella.nn import Decoder, PrimaryCapsules
+from capsella.nn.features import FeatureConv2d
 from capsella.nn.stem import ImageConv2d
 
 
@@ -50,7 +51,7 @@ def _dense(below: int, hidden: Sequence[int], num_classes: int) -> list[nn.Modul
 def _convolutions(in_channels: int, plan: Sequence[tuple[int, Window]]) -> list[nn.Module]:
     layers: list[nn.Module] = []
     for channels, window in plan:
-        make = nn.Conv2d if layers else ImageConv2d
+        make = FeatureConv2d if layers else ImageConv2d
         layers += [make(in_channels, channels, window.kernel, window.stride), nn.ReLU()]
         in_channels = channels
     return layers

@@ -14,6 +14,7 @@ from capsella.functional import squash as apply_squash
 from capsella.functional.patches import as_pair
 from capsella.functional.squash import KINDS
 from capsella.nn.depthwise import CoveringConv2d
+from capsella.nn.features import FeatureConv2d
 from capsella.routing import Routed
 from capsella.shapes import dims
 
@@ -65,7 +66,7 @@ class PrimaryCapsules(nn.Module):
         for name, flag in (("relu", relu), ("flat", flat), ("bias", bias)):
             check_flag(name, flag)
         self.types, self.dim, self.squash, self.relu, self.flat = types, dim, squash, relu, flat
-        convolution = nn.Conv2d if groups == 1 else CoveringConv2d
+        convolution = FeatureConv2d if groups == 1 else CoveringConv2d
         self.conv = convolution(in_channels, types * dim, as_pair("kernel_size", kernel_size), stride, groups=groups, bias=bias)
 
     def forward(self, features: Tensor) -> Tensor:
