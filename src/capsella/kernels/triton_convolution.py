@@ -45,7 +45,6 @@ def conv_forward_kernel(
     BN: tl.constexpr,
     BK: tl.constexpr,
     STAGES: tl.constexpr,
-    SPREAD: tl.constexpr,
 ):
     """Sum over a window, or a part of it, for one output position of BM images and BN channels."""
     program = tl.program_id(0)
@@ -58,14 +57,9 @@ def conv_forward_kernel(
     m = program % high * BM
     part = program // high
     begin = place // OW * down + place % OW * across
-    first = part * each
-    mine = tl.minimum(each, steps - first)
-    # programs that read the same weights at the same moment wait for each other: each begins elsewhere in its window.
-    shift = place * SPREAD % mine
     total = tl.zeros([BM, BN], tl.float32)
-    for step in tl.range(0, mine, num_stages=STAGES):
-        at = step + shift
-        k = (first + tl.where(at < mine, at, at - mine)) * BK
+    for step in tl.range(part * each, tl.minimum(part * each + each, steps), num_stages=STAGES):
+        k = step * BK
         x = maps.load([m, begin + k + k // row * skip])
         w = weight.load([n, k])
         total = tl.dot(x, w.T, total)
