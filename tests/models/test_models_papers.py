@@ -54,7 +54,7 @@ def test_same_padding_is_tensorflow_s(size: tuple[int, int], stride: int, trunk_
     raw = conv2d(pad_as_tensorflow(batch, 9, trunk_stride), first.weight, first.bias, trunk_stride)
     assert (raw < 0).any()
     features = torch.where(raw > 0, raw, 0.2 * raw)
-    maps = conv2d(pad_as_tensorflow(features, 9, stride), second.weight, second.bias, stride)
+    maps = conv2d(pad_as_tensorflow(features, 9, stride) / 3, second.weight, second.bias, stride)
     expected = torch.stack(
         [maps[:, n * 8 : n * 8 + 8, y, x] for y in range(maps.shape[2]) for x in range(maps.shape[3]) for n in range(3)], dim=1
     )

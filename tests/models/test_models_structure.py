@@ -28,7 +28,7 @@ SIZES = {"convnet_fc_lk": (25, 27), "gcapsnet_multi": (23, 25), "sign_capsnet": 
 TWO_CONVS = "conv 256 9 1, relu, conv 256 9 2"
 CAPSNET = f"{TWO_CONVS}, row 8, sabour"
 GROUPED = f"{TWO_CONVS}, relu, row 8, flatten, dense 160"
-LIKE_CAPSNET = ("aff_capsnet", "aff_capsnet_dr", "capsnet", "capsnet_nor", "deep_capsnet", "quadratic_capsnet")
+LIKE_CAPSNET = ("aff_capsnet", "aff_capsnet_dr", "capsnet", "capsnet_nor", "deep_capsnet")
 PATHS = dict.fromkeys(LIKE_CAPSNET, CAPSNET) | {
     "capsnet_small": "conv 32 7 2, relu, conv 64 7 2, row 8, sabour",
     "convnet_avg": f"{TWO_CONVS}, relu, mean, dense 10",
@@ -45,6 +45,7 @@ PATHS = dict.fromkeys(LIKE_CAPSNET, CAPSNET) | {
     "gcapsnet_conv": f"{TWO_CONVS}, relu, grid 8, exp",
     "gcapsnet_fc": f"{TWO_CONVS}, relu, row 8, exp",
     "gcapsnet_multi": "unbiased 64 7 1, relu, unbiased 128 7 2, relu, grid 8, exp",
+    "quadratic_capsnet": "conv 256 9 1, relu, divide 32, conv 256 9 2, row 8, sabour",
     "lenet": "conv 20 5 1, max, conv 50 5 1, max, flatten, dense 500, relu, dense 10",
     "parse_capsnet": "conv 32 5 1, relu, norm, conv 64 3 1, relu, norm, conv 128 3 1, relu, norm, conv 128 3 2, relu, norm, "
     "depthwise, row 8, exp",
@@ -154,6 +155,8 @@ def by_hand(path: str, x: Tensor, tensors: Iterator[Tensor], *, training: bool) 
             poses = by_hand(f"conv {sizes[0] * sizes[1]} 1 1, grid {sizes[1]}", x, tensors, training=training)
             activations = by_hand(f"conv {sizes[0]} 1 1, grid 1, sigmoid", x, tensors, training=training)
             x = torch.cat([poses, activations], dim=-1)
+        elif kind == "divide":
+            x = x / sizes[0]
         elif kind == "relu":
             assert bool((x < 0).any() and (x > 0).any())
             x = x.clamp(min=0)

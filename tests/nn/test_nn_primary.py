@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from einops import rearrange
 from nn_by_hand import draw, randomised
 from torch import Tensor
 from torch.nn.functional import conv2d
 
+from capsella import create_model, routing
 from capsella.functional import squash
 from capsella.nn import MatrixPrimaryCapsules, PrimaryCapsules
 
@@ -35,6 +37,30 @@ def test_a_capsule_is_made_of_neighbouring_channels_at_one_position(kind: str, r
     grid = capsules_by_loop(layer, features)
     expected = squash(grid.clamp(min=0) if relu else grid, kind=kind)
     torch.testing.assert_close(layer(features), expected, rtol=1e-12, atol=1e-13)
+
+
+def test_divided_sums_are_those_of_one_capsule_routed_to_all_types_in_one_iteration() -> None:
+    """As in Sabour's released code: the maps are one lower capsule, a position's types are the upper ones."""
+    features = draw(B, C, H, W)
+    layer = randomised(PrimaryCapsules(C, N, P, kernel_size=3, stride=2, divided=True, flat=False))
+    maps = conv2d(features, layer.conv.weight, None, layer.conv.stride)
+    votes = rearrange(maps, "b (n p) h w -> (b h w) 1 n p", p=P)
+    bias = rearrange(layer.conv.bias, "(n p) -> n p", p=P)
+    expected = routing.agreement(votes, num_iters=1, bias=bias).poses
+    torch.testing.assert_close(rearrange(layer(features), "b h w n p -> (b h w) n p"), expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(("algorithm", "least"), [("agreement", 0.7), ("quadratic", 0.95)])
+def test_sabour_s_start_is_made_for_divided_sums(algorithm: str, least: float) -> None:
+    lengths = {}
+    for divided in (True, False):
+        torch.manual_seed(0)
+        options = {"routing": algorithm, "bias": True, "init": "yang2021", "primary_divided": divided}
+        net = create_model("capsnet", reconstruction="none", **options)
+        with torch.no_grad():
+            lengths[divided] = float(net(torch.rand(4, 1, 28, 28)).scores.mean())
+    assert lengths[False] > least
+    assert lengths[True] < lengths[False] - 0.15
 
 
 def test_a_flat_row_is_ordered_by_row_column_and_type() -> None:

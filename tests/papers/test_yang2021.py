@@ -18,7 +18,6 @@ from capsella.data.multimnist import Pairs
 from capsella.data.registry import Content, assemble
 from capsella.models import CapsuleNet, create_model
 from capsella.nn import CapsuleLinear
-from capsella.nn.init import LENGTH_PRESERVING
 from capsella.papers.images import pack, unpack
 from capsella.papers.paper import get_paper, select
 from capsella.papers.readings import READINGS
@@ -49,7 +48,7 @@ CPU = torch.device("cpu")
         (("table2/mnist-dr", "table2/fashion-dr"), 8_215_728),
         (("table2/mnist-l2", "table2/mnist-l1", "table2/fashion-l2", "table2/fashion-l1"), 8_227_248),
         (
-            ("start/lengths-mnist-l2", "start/lengths-mnist-l1", "start/lengths-fashion-l2", "start/lengths-fashion-l1"),
+            ("divided/not-mnist-l2", "divided/not-mnist-l1", "divided/not-fashion-l2", "divided/not-fashion-l1"),
             8_227_248,
         ),
         (("table2/mnist-l2-no-fc", "table2/fashion-l1-no-fc"), 6_815_904),
@@ -75,7 +74,8 @@ def test_the_settings_are_those_of_the_paper_and_of_the_specification() -> None:
         assert (train.weight_steps, train.coupling_steps) == (1, 1), row
         assert (train.reconstruction, train.reconstruction_reduction, train.down_weight) == (0.0005, "sum", 0.5), row
         assert plan.model_options["bias"] is True
-        assert plan.model_options["init"] == (LENGTH_PRESERVING if row.startswith("start") else "yang2021")
+        assert plan.model_options["init"] == "yang2021"
+        assert plan.model_options["primary_divided"] is not row.startswith("divided/not-"), row
         assert (plan.split, plan.validate) == ("train", None if row.startswith("figure4") else "test")
 
     def decay(row: str) -> tuple[float, float, int | None, int, float]:
@@ -164,8 +164,8 @@ ERRORS = {
     **{"mnist-dr": 0.0034, "mnist-l2": 0.0035, "mnist-l1": 0.0032, "mnist-l2-no-fc": 0.0035, "mnist-l1-no-fc": 0.0036},
     **{"mnist-dr-no-fc": 0.0038, "fashion-dr": 0.0721, "fashion-l2": 0.0691, "fashion-l1": 0.0676, "fashion-dr-no-fc": 0.07},
     **{"fashion-l2-no-fc": 0.066, "fashion-l1-no-fc": 0.0677, "cifar10-dr": 0.153, "cifar10-l2-no-fc": 0.1452},
-    **{"cifar10-l1-no-fc": 0.1404, "lengths-mnist-l2": 0.0028, "lengths-mnist-l1": 0.0026, "lengths-fashion-l2": 0.066},
-    **{"lengths-fashion-l1": 0.065},
+    **{"cifar10-l1-no-fc": 0.1404, "not-mnist-dr": 0.006, "not-mnist-l2": 0.028, "not-mnist-l1": 0.011},
+    **{"not-fashion-dr": 0.08, "not-fashion-l2": 0.089, "not-fashion-l1": 0.09},
 }
 
 
@@ -178,10 +178,10 @@ def as_printed(key: str) -> Result:
         seconds = 0.5 if climbs else 1.0
         timing = {name: {"seconds": seconds, "implementations": []} for name in ("ours", "reference")}
         return result(key, measured={"yang2021.timing": timing}, plan=plan)
-    early_error = 0.1 if table == "start" else 0.2 if climbs else 0.3
+    early_error = 0.5 if table == "divided" else 0.2 if climbs else 0.3
     measured: dict[str, Any] = {}
     if climbs:
-        mnist = row.removeprefix("lengths-").startswith("mnist") or table == "depth"
+        mnist = row.removeprefix("not-").startswith("mnist") or table == "depth"
         no_negatives = {"negative": 0.0, "lowest": 0.75, "clamped": 0.93, "reach": 0.3}
         measured |= coupled(near_zero=0.3 if "l1" in row else 0.02, **(no_negatives if mnist else {}))
     elif table == "table2":
@@ -270,10 +270,8 @@ WRONG_EARLY = {"mnist": "table2/mnist-dr", "fashion": "table2/fashion-dr", "cifa
         ("routing-alone", other("table2/fashion-dr-no-fc", validation=curve(0.3, 0.06))),
         ("apart", other("table2/fashion-l2-no-fc", **drawings(other=0.06))),
         ("depth-better", other("depth/dr-depth3", validation=curve(0.3, 0.003))),
-        ("late", other("start/lengths-mnist-l1", validation=curve(0.25, 0.0026))),
-        ("late-costs", other("start/lengths-fashion-l2", validation=curve(0.1, 0.075))),
-        ("start-similar", other("start/lengths-mnist-l2", validation=curve(0.1, 0.006))),
-        ("start-better", other("start/lengths-fashion-l1", validation=curve(0.1, 0.08))),
+        ("late", other("divided/not-mnist-l1", validation=curve(0.15, 0.011))),
+        ("late-costs", other("divided/not-fashion-l2", validation=curve(0.5, 0.06))),
     ],
 )
 def test_one_counterexample_is_enough(name: str, changed: dict[str, Result]) -> None:
@@ -291,7 +289,7 @@ def test_one_counterexample_is_enough(name: str, changed: dict[str, Result]) -> 
         ("held-back", other(WRONG_EARLY["mnist"], **in_early_epochs(last=0.105))),
         ("apart", other("table2/fashion-l2-no-fc", **drawings(beside=0.06))),
         ("signs", every(GREY, **coupled(negative=0.0))),
-        ("late-costs", other("start/lengths-mnist-l1", validation=curve(0.1, 0.003))),
+        ("late-costs", other("divided/not-mnist-l1", validation=curve(0.5, 0.0035))),
     ],
 )
 def test_what_may_be_luck_or_cannot_be_asked_is_undecided(name: str, changed: dict[str, Result]) -> None:
@@ -611,7 +609,8 @@ def test_the_first_epochs_are_trained_again_with_all_iterations_and_with_one() -
     for name in ("all", "one"):
         # three epochs of three steps, of which those at tens are looked at: the start alone.
         assert [each["step"] for each in seen[name]] == [0]
-    longer = trained("dr", steps=40, batch_size=2)
+    # in so few steps a small net that begins with short capsules learns nothing.
+    longer = trained("dr", steps=40, batch_size=2, **{"model.primary_divided": False})
     seen = early(longer, SPLITS, CPU)
     assert [each["step"] for each in seen["all"]] == [0, 10, 20, 40]
     assert [each["last"] for each in seen["all"]] != [each["last"] for each in seen["one"]]

@@ -140,7 +140,11 @@ def net(routing: str) -> Model:
         # two iterations: with three, and in em_capsnet, responsibilities turn so fast that one rounding decides the tenth step.
         return capsnet(routing="em", init="mitterreiter2023", num_iters=2)
     # not yang2021's start: releases of torch draw its truncated normal numbers in other ways.
-    return capsnet("quadratic_capsnet", init="gu2021") if routing == "quadratic" else capsnet(routing=routing)
+    return (
+        capsnet("quadratic_capsnet", init="gu2021", primary_divided=False)
+        if routing == "quadratic"
+        else capsnet(routing=routing)
+    )
 
 
 def trained(routing: str, *, model: Model | None = None, **settings: Any) -> list[float]:

@@ -75,6 +75,7 @@ def capsnet(
     decoder_hidden: tuple[int, ...] = (512, 1024),
     norm: str | None = None,
     primary_squash: str | None = None,
+    primary_divided: bool = False,
 ) -> CapsuleNet:
     """Build a CapsNet.
 
@@ -104,6 +105,8 @@ def capsnet(
         decoder_hidden: hidden sizes of the decoder.
         norm: the penalty that quadratic routing's steps use; kept in ``model.config`` for the training.
         primary_squash: of the primary capsules, where it is another than ``squash``.
+        primary_divided: divide the sums of the primary capsules by the number of types, as Sabour's released code does. The
+            starts of that code, ``sabour`` and ``yang2021``, are made for it: without, capsules begin near full length.
     """
     check_choice("relu", relu, ("none", "before", "primary"))
     if norm is not None:
@@ -133,6 +136,7 @@ def capsnet(
         stride=stride,
         squash=squash if primary_squash is None else primary_squash,
         relu=relu != "none",
+        divided=primary_divided,
     )
     classes = CapsuleLinear(
         height * width * types,
@@ -152,7 +156,16 @@ def capsnet(
 register_preset("capsnet_nor", "capsnet", paper="gu2021", routing="uniform")
 register_preset("aff_capsnet", "capsnet", paper="gu2021", routing="uniform", shared=True)
 register_preset("aff_capsnet_dr", "capsnet", paper="gu2021", shared=True)
-register_preset("quadratic_capsnet", "capsnet", paper="yang2021", init="yang2021", routing="quadratic", bias=True, norm="l2")
+register_preset(
+    "quadratic_capsnet",
+    "capsnet",
+    paper="yang2021",
+    init="yang2021",
+    routing="quadratic",
+    bias=True,
+    norm="l2",
+    primary_divided=True,
+)
 register_preset("gcapsnet_fc", "capsnet", paper="chen2019", init="chen2019", routing="trainable", squash="exp", relu="before")
 register_preset(
     "capsnet_small",

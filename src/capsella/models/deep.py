@@ -61,6 +61,7 @@ def deep_capsnet(
     trunk_stride: int = 1,
     channels: int = 256,
     types: int = 32,
+    primary_divided: bool = False,
 ) -> CapsuleNet:
     """Build peer2022's deep net: the CapsNet trunk, depth − 2 hidden layers, class capsules of 16 values.
 
@@ -81,6 +82,7 @@ def deep_capsnet(
         trunk_stride: of the first convolution; 2 is for quick runs on a CPU.
         channels: of the first convolution.
         types: of primary capsules at a position.
+        primary_divided: divide the sums of the primary capsules by the number of types, as Sabour's released code does.
     """
     check_count("depth", depth, least=2)
     height, width_ = output_size(image_size, [Window(9, trunk_stride), Window(9, 2)])
@@ -94,7 +96,7 @@ def deep_capsnet(
         image_shape,
         num_classes,
         trunk=nn.Sequential(ImageConv2d(in_channels, channels, 9, trunk_stride), nn.ReLU()),
-        primary=PrimaryCapsules(channels, types, 8, kernel_size=9, stride=2, squash=squash),
+        primary=PrimaryCapsules(channels, types, 8, kernel_size=9, stride=2, squash=squash, divided=primary_divided),
         layers=capsule_stack(sizes, layer_dims, routing=routing, bias=bias, **options),
         decoder=make_decoder(reconstruction, num_classes, 16, image_shape),
     )

@@ -31,6 +31,8 @@ class PrimaryCapsules(nn.Module):
         groups: of the convolution; ``in_channels`` makes it depthwise.
         squash: kind of squash.
         relu: apply a ReLU before the squash (chen2019's released nets).
+        divided: divide the convolution's sums, before its bias, by the number of types, as Sabour's released code does: there
+            the maps are one capsule whose votes are routed to the types in one iteration, of which each has its share.
         flat: return capsules in one row, else as a grid.
         bias: of the convolution.
 
@@ -54,6 +56,7 @@ class PrimaryCapsules(nn.Module):
         groups: int = 1,
         squash: str = "sabour",
         relu: bool = False,
+        divided: bool = False,
         flat: bool = True,
         bias: bool = True,
     ) -> None:
@@ -63,9 +66,9 @@ class PrimaryCapsules(nn.Module):
         check_count("in_channels", in_channels)
         check_count("stride", stride)
         check_choice("squash", squash, KINDS)
-        for name, flag in (("relu", relu), ("flat", flat), ("bias", bias)):
+        for name, flag in (("relu", relu), ("divided", divided), ("flat", flat), ("bias", bias)):
             check_flag(name, flag)
-        self.types, self.dim, self.squash, self.relu, self.flat = types, dim, squash, relu, flat
+        self.types, self.dim, self.squash, self.relu, self.divided, self.flat = types, dim, squash, relu, divided, flat
         convolution = FeatureConv2d if groups == 1 else CoveringConv2d
         self.conv = convolution(in_channels, types * dim, as_pair("kernel_size", kernel_size), stride, groups=groups, bias=bias)
 
@@ -75,7 +78,8 @@ class PrimaryCapsules(nn.Module):
         rows, columns = self.conv.kernel_size
         if min(H - rows, W - columns) < 0:
             raise ValueError(f"features has {H}×{W} positions; expected at least kernel_size={rows}×{columns}")
-        maps = self.conv(features)  # [B, N·P, H', W']
+        # dividing what is summed leaves the bias whole, and goes into the operation before it where that is compiled.
+        maps = self.conv(features / self.types if self.divided else features)  # [B, N·P, H', W']
         if self.relu:
             maps = maps.relu()
         pattern = "b (n p) h w -> b (h w n) p" if self.flat else "b (n p) h w -> b h w n p"
@@ -83,7 +87,8 @@ class PrimaryCapsules(nn.Module):
 
     def extra_repr(self) -> str:
         """Show what the convolution does not."""
-        return f"types={self.types}, dim={self.dim}, squash={self.squash!r}, relu={self.relu}, flat={self.flat}"
+        options = f"squash={self.squash!r}, relu={self.relu}, divided={self.divided}, flat={self.flat}"
+        return f"types={self.types}, dim={self.dim}, {options}"
 
 
 class MatrixPrimaryCapsules(nn.Module):

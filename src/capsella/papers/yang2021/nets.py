@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from capsella.models import CapsuleNet, create_model
-from capsella.nn.init import LENGTH_PRESERVING
 from capsella.train.config import TrainConfig
 from capsella.train.plan import Plan
 
@@ -85,27 +83,23 @@ def deep_plan(method: str, depth: int) -> Plan:
     return _plan("deep_capsnet", *_DATA["mnist"], options, TRAINS["mnist"])
 
 
-def kept_lengths_plan(data: str, method: str) -> Plan:
-    """Return the training of a cell of Table II that starts with class capsules whose mean length is a half.
+def undivided_plan(data: str, method: str) -> Plan:
+    """Return the training of a cell of Table II whose primary capsules' sums are not divided among their types.
 
-    With a thousand couplings of 1 nearly all of them are of length 1 as published, for every image; here the capsule layer's
-    weights are rescaled, and nothing else differs.
+    Nearly all class capsules are then of length 1 at the start, for every image.
 
     Args:
         data: ``mnist`` or ``fashion``.
-        method: ``l2`` or ``l1``.
+        method: of ``METHODS``.
     """
-    plan = plan_of(data, method, decoder=True)
-    options = {key: value for key, value in plan.model_options.items() if key != "routing"}
-    # the preset's own start is the one that is rescaled.
-    return replace(plan, model="quadratic_capsnet", model_options={**options, "init": LENGTH_PRESERVING})
+    return plan_of(data, method, decoder=True).changed({"model.primary_divided": False})
 
 
 def _plan(model: str, data: str, data_options: Mapping[str, Any], options: Mapping[str, Any], train: TrainConfig) -> Plan:
     return Plan(
         model,
         data,
-        model_options={"bias": True, "init": "yang2021", **options},
+        model_options={"bias": True, "init": "yang2021", "primary_divided": True, **options},
         data_options=dict(data_options),
         split="train",
         # what the paper reports is measured on the test images on the way; nothing is chosen by it.
@@ -119,9 +113,8 @@ def build(plan: Plan) -> CapsuleNet:
     """Build the net of a plan without weights, to see its sizes."""
     channels, height, width = SHAPES[plan.data]
     sizes = {"image_size": (height, width), "in_channels": channels, "num_classes": 10}
-    options = {key: value for key, value in plan.model_options.items() if value != LENGTH_PRESERVING}
     with torch.device("meta"):
-        net = create_model(plan.model, **{**sizes, **options})
+        net = create_model(plan.model, **{**sizes, **plan.model_options})
     if not isinstance(net, CapsuleNet):
         raise TypeError(f"model={plan.model!r} is {type(net).__name__}; expected one with capsules")
     return net
@@ -143,9 +136,9 @@ def timed(data: str, method: str, *, decoder: bool = True) -> str:
     return f"yang2021/figure4/{data}-{method}{'' if decoder else '-no-fc'}"
 
 
-def kept_lengths(data: str, method: str) -> str:
-    """Return the key of a cell of Table II from a start that keeps lengths."""
-    return f"yang2021/start/lengths-{data}-{method}"
+def undivided(data: str, method: str) -> str:
+    """Return the key of a cell of Table II whose primary capsules' sums are not divided."""
+    return f"yang2021/divided/not-{data}-{method}"
 
 
 def deep(method: str, depth: int) -> str:
