@@ -405,3 +405,37 @@ def test_a_net_without_quadratic_routing_has_no_turns() -> None:
     couplings = Couplings(capsnet(), TrainConfig(), CLASSES)
     assert not couplings
     assert not any(couplings.due(step) for step in range(5))
+
+
+def climbed_once(model: Model, *, compiles: bool) -> list[Tensor]:
+    """Return the couplings after two turns of whole batches and one of a smaller batch."""
+    settings = {"batch_size": 8, "coupling_optimiser": "ascent", "coupling_lr": 100.0}
+    couplings = Couplings(model, TrainConfig(**settings), CLASSES, compiles=compiles)
+    rng = torch.Generator().manual_seed(0)
+    for count in (8, 8, 3):
+        images, labels = torch.rand(count, *model.image_shape, generator=rng), torch.arange(count) % CLASSES
+        couplings.climb(images, labels, rate=1e-3, batch_size=count, fabric=_Alone())
+    return [parameter.detach().clone() for parameter in couplings.parameters]
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_a_turn_that_is_compiled_is_the_plain_one(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    real = torch.compile
+
+    def traced(function: Any, **options: Any) -> Any:
+        asked.append(function)
+        # traced as a GPU's compiler would, forward and back, and run as it was written.
+        return real(function, backend="aot_eager", fullgraph=True, **options)
+
+    monkeypatch.setattr(torch, "compile", traced)
+    options = {"routing": "quadratic", "channels": 4, "types": 2, "depth": depth, "trunk_stride": 2, "reconstruction": "none"}
+    found = []
+    for compiles in (False, True):
+        torch.manual_seed(0)
+        model = create_model("deep_capsnet", image_size=28, num_classes=CLASSES, **options)
+        found.append(climbed_once(model, compiles=compiles))
+    assert len(asked) == 2
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+        assert float((one - 1).abs().max()) > 1e-3

@@ -168,6 +168,18 @@ class CapsuleNet(Model):
         above = self._climb(primary, need_couplings=False)[-1]
         return Prediction(_flat(above.activations, 2), _flat(above.poses, 3))
 
+    def entering(self, number: int, images: Tensor) -> Tensor | Routed:
+        """Return what reaches a routing layer.
+
+        Args:
+            number: of the layer in ``layers``, from 0.
+            images: [B, C, H, W].
+        """
+        below = self._primary(images)
+        for layer in self.layers[:number]:
+            below = layer(below, need_couplings=False)
+        return below
+
     def _primary(self, images: Tensor) -> Tensor | Routed:
         self._check(images)
         return self.primary(self.trunk(images))  # type: ignore[no-any-return]

@@ -20,11 +20,12 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from capsella import routing as R
-from capsella.models import Model
+from capsella.models import CapsuleNet, Model
 from capsella.nn import RoutingLayer
 from capsella.nn.base import unpack
 from capsella.routing import Routed
 from capsella.routing.quadratic import class_signs, coupling_size, discriminative_power
+from capsella.train.compiling import compiled
 from capsella.train.config import TrainConfig
 from capsella.train.graphs import Replayed
 from capsella.train.optim import set_rate
@@ -38,9 +39,18 @@ class Couplings:
         config: of the training.
         num_classes: J of the last layer: F_j is about class j.
         gpu: on which a turn is played as a graph; None where it is taken as it comes.
+        compiles: whether what a whole batch takes is compiled.
     """
 
-    def __init__(self, model: nn.Module, config: TrainConfig, num_classes: int, *, gpu: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        config: TrainConfig,
+        num_classes: int,
+        *,
+        gpu: torch.device | None = None,
+        compiles: bool = False,
+    ) -> None:
         self.model, self.config = model, config
         routing = [layer for layer in model.modules() if isinstance(layer, RoutingLayer)]
         self.layers = [layer for layer in routing if layer.algorithm.own_step]
@@ -56,6 +66,8 @@ class Couplings:
         # a turn is many small kernels: as a graph it takes as long as they do, else as long as their launches.
         self.replayed = Replayed(gpu) if gpu is not None and has_optimiser else None
         self.optimiser = self._make_optimiser(gpu) if has_optimiser else None
+        compiles = compiles and bool(self.parameters)
+        self._parts = (compiled(self._entering), compiled(self._power)) if compiles else (self._entering, self._power)
 
     def _make_optimiser(self, gpu: torch.device | None) -> torch.optim.Optimizer:
         if gpu is None:
@@ -103,18 +115,23 @@ class Couplings:
             rate = max(rate, min(self.config.lr_floor, self.config.lr * scale))
         if self.optimiser is not None:
             set_rate(self.optimiser, rate)
-        take = functools.partial(self._take, fabric=fabric, rate=rate / batch_size)
-        if self.replayed is None or batch_size != self.config.batch_size:
+        whole = batch_size == self.config.batch_size
+        take = functools.partial(self._take, fabric=fabric, rate=rate / batch_size, whole=whole)
+        if self.replayed is None or not whole:
             take(images, labels)
         else:
             self.replayed(take, (images, labels))
 
-    def _take(self, images: Tensor, labels: Tensor, *, fabric: Any, rate: float) -> None:
+    def _take(self, images: Tensor, labels: Tensor, *, fabric: Any, rate: float, whole: bool) -> None:
         """Take the steps of one turn; ``rate`` is that of plain ascent for one image, an optimiser has its own."""
-        poses = self._below(images, fabric)
+        entering, power = self._parts if whole else (self._entering, self._power)
+        with torch.no_grad(), fabric.autocast():
+            poses = entering(images)
         signs = class_signs(labels, self.layers[-1].out_capsules, dtype=poses.dtype)
         for _ in range(self.config.coupling_steps):
-            slopes = self._slopes(poses, signs, fabric.world_size)
+            couplings = [parameter.detach().clone().requires_grad_() for parameter in self.parameters]
+            with torch.enable_grad():
+                slopes = torch.autograd.grad(power(poses, signs, fabric.world_size, *couplings), couplings)
             for parameter, slope in zip(self.parameters, slopes, strict=True):
                 parameter.grad = fabric.all_reduce(slope, reduce_op="sum")
             self._move(rate)
@@ -124,8 +141,18 @@ class Couplings:
         if self.replayed is not None:
             self.replayed.release()
 
-    def _below(self, images: Tensor, fabric: Any) -> Tensor:
+    def _entering(self, images: Tensor) -> Tensor:
         """Return the poses that reach the lowest quadratic layer, with the weights as they are."""
+        # itself and no other kind of it, which may do anything: its layers follow each other, and the last need not be asked.
+        if type(self.model) is CapsuleNet:
+            poses, _ = unpack(self.model.entering(len(self.model.layers) - len(self.layers), images), None)
+        else:
+            poses = self._seen(images)
+        poses = rearrange(poses, "b h w n p -> b (h w n) p") if poses.ndim == 5 else poses
+        return poses.to(self.layers[0].weight.dtype)
+
+    def _seen(self, images: Tensor) -> Tensor:
+        """Return the same for a network of which nothing is known but what its quadratic layers are given."""
         given: list[Tensor] = []
         order: list[tuple[RoutingLayer, bool]] = []
         above: list[Tensor] = []
@@ -143,8 +170,7 @@ class Couplings:
         # nothing is drawn for them.
         run = self.model.classify if isinstance(self.model, Model) else self.model
         try:
-            with torch.no_grad(), fabric.autocast():
-                run(images)
+            run(images)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -153,23 +179,20 @@ class Couplings:
                 "quadratic layers must each take what the one below gives, once and unchanged; this "
                 f"{type(self.model).__name__} does otherwise: expected one of them, in the last layer"
             )
-        poses = rearrange(given[0], "b h w n p -> b (h w n) p") if given[0].ndim == 5 else given[0]
-        return poses.to(self.layers[0].weight.dtype)
+        return given[0]
 
-    def _slopes(self, poses: Tensor, signs: Tensor, world: int) -> tuple[Tensor, ...]:
-        """Return ∂ Σ_j F_j / ∂b of every layer, for the samples of this process."""
+    def _power(self, poses: Tensor, signs: Tensor, world: int, *couplings: Tensor) -> Tensor:
+        """Return Σ_j F_j for the samples of this process, less its share of the penalty."""
         penalty = self.config.coupling_penalty / world
         if self.norm == "l1" and self.config.coupling_optimiser == "ascent":
             penalty *= self.config.coupling_l1_factor
-        couplings = [parameter.detach().clone().requires_grad_() for parameter in self.parameters]
-        with torch.enable_grad():
-            for layer, b in zip(self.layers[:-1], couplings[:-1], strict=True):
-                poses = _route(layer, poses, b, bias=layer.bias, squash=layer.squash)
-            # as the paper defines v_j: without the bias.
-            squash = "sabour" if self.config.coupling_objective == "squashed" else "none"
-            capsules = _route(self.layers[-1], poses, couplings[-1], bias=None, squash=squash)
-            size = torch.stack([coupling_size(b, self.norm).sum() for b in couplings]).sum()
-            return torch.autograd.grad(discriminative_power(capsules, signs).sum() - penalty * size, couplings)
+        for layer, b in zip(self.layers[:-1], couplings[:-1], strict=True):
+            poses = _route(layer, poses, b, bias=layer.bias, squash=layer.squash)
+        # as the paper defines v_j: without the bias.
+        squash = "sabour" if self.config.coupling_objective == "squashed" else "none"
+        capsules = _route(self.layers[-1], poses, couplings[-1], bias=None, squash=squash)
+        size = torch.stack([coupling_size(b, self.norm).sum() for b in couplings]).sum()
+        return discriminative_power(capsules, signs).sum() - penalty * size
 
     @torch.no_grad()
     def _move(self, rate: float) -> None:

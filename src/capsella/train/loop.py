@@ -79,7 +79,8 @@ class Trainer:
         self.fabric, self.model, self.data, self.validation, self.config = fabric, model, data, validation, config
         self.checkpoints, self.listeners = checkpoints, listeners
         # first: couplings take no part in the steps of the weights.
-        self.couplings = Couplings(model, config, data.num_classes, gpu=gpu_for_graphs(fabric, config))
+        compiles = config.fast and fabric.world_size == 1
+        self.couplings = Couplings(model, config, data.num_classes, gpu=gpu_for_graphs(fabric, config), compiles=compiles)
         model.train()
         self.stepper = Stepper(fabric, model, config, loss)
         self.probe = probe_of(data, validation, self.stepper.device) if config.watch else None

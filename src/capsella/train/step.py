@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,14 +11,13 @@ from capsella.data import Batch
 from capsella.errors import RunError
 from capsella.models import Model
 from capsella.train import turns
+from capsella.train.compiling import compiled
 from capsella.train.config import TrainConfig
 from capsella.train.graphs import Replayed, gpu_for_graphs
 from capsella.train.health import first_non_finite
 from capsella.train.memory import optimiser_bytes
 from capsella.train.objectives import AsTensors, Measure, Tensors, tensors_of
 from capsella.train.optim import make_optimiser, parameter_groups, set_rate
-
-_NUMBERS = itertools.count()
 
 
 class BadStep(RuntimeError):
@@ -58,7 +53,7 @@ class Stepper:
         if config.fast and fabric.world_size > 1:
             bare.compile(dynamic=False)
         self.measure = Measure(fabric.setup_module(bare), model, config, loss)
-        self._compiled = _compile(Measure(bare, model, config, loss)) if config.fast and fabric.world_size == 1 else None
+        self._compiled = compiled(Measure(bare, model, config, loss)) if config.fast and fabric.world_size == 1 else None
         groups = parameter_groups(model.named_parameters(), config.bias_rate)
         self.optimiser = make_optimiser(config, groups, on_device=gpu is not None)
         self.parameters = [parameter for group in groups for parameter in group["params"]]
@@ -94,29 +89,22 @@ class Stepper:
             images = images.contiguous(memory_format=torch.channels_last)
         return images, labels, parts, part_labels
 
-    def _measured(self, tensors: Tensors, *, compiled: bool) -> tuple[Tensor, Tensor]:
-        if not compiled or self._compiled is None:
+    def _measured(self, tensors: Tensors, *, by_compiler: bool) -> tuple[Tensor, Tensor]:
+        if not by_compiler or self._compiled is None:
             return self.measure(tensors, self.progress)
-        try:
-            with self.fabric.autocast(), _no_advice():
-                return self._compiled(tensors, self.progress)  # type: ignore[no-any-return]
-        except RuntimeError as error:
-            # by name: to import the compiler takes a second, which a run without it need not spend.
-            if type(error).__name__ not in ("BackendCompilerFailed", "InductorError"):
-                raise
-            why = str(getattr(error, "inner_exception", error)).strip().partition("\n")[0]
-            raise RunError(f"fast=True: this network could not be compiled here ({why}); leave it out") from error
+        with self.fabric.autocast():
+            return self._compiled(tensors, self.progress)  # type: ignore[no-any-return]
 
     def _plain(self, tensors: Tensors, images: int, weight: float) -> None:
         full = images * self.fabric.world_size == self.config.batch_size
-        loss, right = self._measured(tensors, compiled=full)
+        loss, right = self._measured(tensors, by_compiler=full)
         if self.careful:
             self._look(loss, tensors)
         self._update(loss, right, images, weight)
 
     def _whole(self, images: Tensor, labels: Tensor, parts: Tensor | None, part_labels: Tensor | None) -> None:
         """Take the step of a whole batch, as a graph holds it."""
-        self._update(*self._measured((images, labels, parts, part_labels), compiled=True), self.config.batch_size, 1.0)
+        self._update(*self._measured((images, labels, parts, part_labels), by_compiler=True), self.config.batch_size, 1.0)
 
     def _without_gradients(self) -> None:
         self.optimiser.zero_grad(set_to_none=True)
@@ -186,24 +174,6 @@ class Stepper:
 def _draws(model: nn.Module) -> bool:
     """Whether a step draws random numbers."""
     return any(isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0 for module in model.modules())
-
-
-@contextlib.contextmanager
-def _no_advice() -> Iterator[None]:
-    """Let the compiler keep to itself that another precision is faster: the one that it has was asked for."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-        yield
-
-
-def _compile(measure: Measure) -> Any:
-    def step(tensors: Tensors, progress: Tensor) -> tuple[Tensor, Tensor]:
-        return measure(tensors, progress)
-
-    # the compiler counts what it made of one piece of code and gives up at eight: every run has a piece of its own.
-    step.__code__ = step.__code__.replace(co_name=f"step_{next(_NUMBERS)}")
-    # shapes are static: the last, smaller batch of an epoch runs without the compiler.
-    return torch.compile(step, dynamic=False)
 
 
 def _lay_out_convolutions(model: nn.Module) -> list[nn.Module]:
