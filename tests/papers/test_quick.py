@@ -71,7 +71,7 @@ def test_the_short_version_of_yang2021_shows_its_directions(tmp_path: Path) -> N
     done = capsella("reproduce", "yang2021", "--quick", "--out", str(tmp_path / "out"), seconds=1500)
     assert done.returncode == 0, done.stderr
     records = {path.parent.name: json.loads(path.read_text()) for path in (tmp_path / "out").rglob("quick-seed-0.json")}
-    assert len(list((tmp_path / "out" / "yang2021").glob("*/*/quick-seed-0.json"))) == 28
+    assert len(list((tmp_path / "out" / "yang2021").glob("*/*/quick-seed-0.json"))) == 34
     assert not [row for row in records if row.startswith("cifar10")]
     page = (tmp_path / "out" / "yang2021" / "README.md").read_text()
     for row in shown("yang2021"):
