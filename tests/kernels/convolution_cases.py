@@ -26,6 +26,7 @@ class Convolution:
         stride: rows and columns between windows.
         bias: whether there is one.
         dtype: to test in.
+        apart: whether values of the bias lie apart in memory.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Convolution:
     stride: tuple[int, int] = (2, 2)
     bias: bool = True
     dtype: torch.dtype = torch.float32
+    apart: bool = False
 
     def __str__(self) -> str:
         return f"convolution, {self.name}"
@@ -64,6 +66,8 @@ class Convolution:
         from capsella.kernels.fused_convolution import convolution_op
 
         def run(maps: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+            if self.apart and bias is not None:
+                bias = torch.stack([bias, bias + 100]).T.flatten()[::2]
             found: Tensor = convolution_op(maps, weight, bias, list(self.stride))
             return found
 
@@ -78,4 +82,5 @@ CONVOLUTIONS = [
     Convolution("channels of several tiles' sizes", C=128, O=192, size=(3, 4), kernel=(2, 2)),
     Convolution("more images than a tile has", B=130, size=(3, 3), kernel=(2, 2)),
     Convolution("half precision", dtype=torch.float16),
+    Convolution("a bias whose values lie apart", size=(3, 3), apart=True),
 ]

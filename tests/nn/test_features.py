@@ -43,10 +43,11 @@ def test_capsnet_s_second_convolution_is_taken(monkeypatch: pytest.MonkeyPatch) 
     [
         ({"device_type": "cpu"}, "device is cpu; it needs cuda"),
         ({"dtype": torch.float32}, "dtype is float32; it needs bfloat16 or float16"),
-        ({"stride": (1, 1)}, "stride is 1, where cuDNN is as fast"),
+        ({"stride": (1, 1)}, "stride is 1, which is left to cuDNN"),
         ({"in_channels": 96}, "C=96 is no multiple of 64"),
         ({"out_channels": 20}, "O=20 is no multiple of 64"),
         ({"images": 32}, "B=32 leaves 96 of 128 rows empty"),
+        ({"images": 0}, "there is no image"),
         ({"size": (8, 20)}, "the maps are smaller than the kernel"),
         ({"size": (4096, 4096)}, "an image's maps have 2^31 values or more"),
     ],
@@ -57,7 +58,7 @@ def test_what_is_refused_says_why(change: dict[str, Any], says: str, monkeypatch
 
 @needs_triton
 def test_another_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert hopper(monkeypatch, able=False).refuse(**CALL) == ["the GPU is not of compute capability 9.x"]
+    assert hopper(monkeypatch, able=False).refuse(**CALL) == ["the GPU is not NVIDIA's of compute capability 9.x"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
@@ -87,8 +88,23 @@ def test_its_weights_are_conv2d_s() -> None:
 
 @needs_triton
 def test_tiles_that_cannot_be_are_an_error_of_one_line() -> None:
-    with pytest.raises(ValueError, match=r"^tiled=True: device is cpu; it needs cuda$"):
+    says = r"^tiled=True does not go here: device is cpu; it needs cuda; expected None, which takes what there is$"
+    with pytest.raises(ValueError, match=says):
         FeatureConv2d(64, 64, 3, 2, tiled=True)(torch.randn(2, 64, 7, 7))
+
+
+def test_without_triton_tiles_are_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "_fused", None)
+    with pytest.raises(ValueError, match=r"^tiled=True does not go here: there is no Triton; expected None"):
+        FeatureConv2d(64, 64, 3, 2, tiled=True)(torch.randn(2, 64, 7, 7))
+    FeatureConv2d(64, 64, 3, 2)(torch.randn(2, 64, 7, 7))
+
+
+@pytest.mark.parametrize("tiled", [True, None])
+@pytest.mark.parametrize(("maps", "says"), [((2, 32, 7, 7), "32 channels"), ((2, 64, 7), "64")])
+def test_wrong_maps_are_conv2d_s_to_refuse(maps: tuple[int, ...], says: str, tiled: bool | None) -> None:
+    with pytest.raises(RuntimeError, match=says):
+        FeatureConv2d(64, 64, 3, 2, tiled=tiled)(torch.randn(maps))
 
 
 @pytest.mark.parametrize("options", [{"padding": 1}, {"dilation": 2}, {"groups": 2}, {"padding": "same"}])
@@ -111,24 +127,21 @@ def test_models_have_it_behind_their_first_convolution(name: str) -> None:
     assert all(isinstance(module, FeatureConv2d) for module in found[1:])
 
 
-def on_gpu(batch: int = 128, *, tiled: bool | None) -> FeatureConv2d:
-    torch.manual_seed(0)
-    return FeatureConv2d(64, 128, 5, 2, tiled=tiled, device="cuda")
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_tiles_give_cudnn_s_numbers_under_autocast(dtype: torch.dtype) -> None:
+# rows and columns that no window sees, of both kinds: beyond the last one, and between two.
+@pytest.mark.parametrize(("size", "kernel", "stride"), [((12, 11), 5, 2), ((12, 10), 5, 2), ((7, 8), 2, 3)])
+def test_tiles_give_cudnn_s_numbers(dtype: torch.dtype, size: tuple[int, int], kernel: int, stride: int) -> None:
     rng = generator(0)
     given = {
-        "maps": torch.randn(250, 64, 12, 11, generator=rng, dtype=torch.float64),
-        "weight": torch.randn(128, 64, 5, 5, generator=rng, dtype=torch.float64) / 40,
+        "maps": torch.randn(250, 64, *size, generator=rng, dtype=torch.float64),
+        "weight": torch.randn(128, 64, kernel, kernel, generator=rng, dtype=torch.float64) / (8 * kernel),
         "bias": torch.randn(128, generator=rng, dtype=torch.float64),
     }
 
     def by(tiled: bool) -> Any:
         def run(maps: Tensor, **parameters: Tensor) -> Tensor:
-            layer = FeatureConv2d(64, 128, 5, 2, tiled=tiled and maps.is_cuda, device="meta")
+            layer = FeatureConv2d(64, 128, kernel, stride, tiled=tiled and maps.is_cuda, device="meta")
             return torch.func.functional_call(layer, parameters, maps)  # type: ignore[no-any-return]
 
         return run
@@ -138,7 +151,8 @@ def test_tiles_give_cudnn_s_numbers_under_autocast(dtype: torch.dtype) -> None:
 
 @pytest.mark.gpu
 def test_a_compiled_step_takes_tiles_and_gives_the_same_again() -> None:
-    layer = on_gpu(tiled=True)
+    torch.manual_seed(0)
+    layer = FeatureConv2d(64, 128, 5, 2, tiled=True, device="cuda")
     maps = torch.randn(128, 64, 12, 12, device="cuda")
 
     def step() -> list[Tensor]:

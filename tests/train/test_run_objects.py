@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from capsella.data import from_tensors
 from capsella.errors import DataError
+from capsella.models import create_model
 from capsella.train import CheckpointError, Run, fit
+from capsella.train.run import build_model
 
 
 def test_a_run_that_was_read_is_the_run_that_was_written(tmp_path: Path) -> None:
@@ -247,3 +249,12 @@ def test_checkpoints_without_a_config_are_not_written_over(tmp_path: Path) -> No
     (tmp_path / "run" / "config.json").unlink()
     with pytest.raises(ValueError, match="holds checkpoints of a run"):
         fit(Tied(), made_data(24), folder=tmp_path / "run", epochs=1, progress=False)
+
+
+def test_a_net_of_before_an_option_is_built_as_it_was() -> None:
+    config = create_model("quadratic_capsnet", channels=4, types=2, reconstruction="none").config
+    assert build_model(dict(config)).primary.divided is True
+    older = {key: value for key, value in config.items() if key != "primary_divided"}
+    assert build_model(older).primary.divided is False
+    # of a net that has no such option nothing is said.
+    assert build_model(dict(create_model("convnet_small").config)).config == create_model("convnet_small").config

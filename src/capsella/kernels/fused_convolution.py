@@ -1,7 +1,7 @@
 """Convolutions between feature maps as operators of torch: when they pay, launchers, registration, gradients.
 
-cuDNN's kernels for strides in half precision reach less than half of what an H200 can multiply, forward and back to the maps;
-``triton_convolution`` has these two. The gradient of the weight, which cuDNN does well, is left to it.
+With a stride, in half precision, ``triton_convolution`` has the forward pass and the way back to the maps. The gradient of the
+weight is left to cuDNN. As with routing without votes, it can be differentiated once, and not by ``torch.func``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ _HALF = (torch.bfloat16, torch.float16)
 BM, BK = 128, 64
 # of the last tile's images so many may be missing for each that is there.
 _WASTE = 1 / 3
-# microseconds of a step of 128 images and 256 channels, and of a thousand values that a part leaves to be added, on an H200.
-_STEP, _KEPT = 0.62, 0.0032
+# what decides between numbers of parts, fitted to timings on an H200: microseconds of a step of 128 images and 256 channels,
+# and of a thousand values that a part leaves to be added; how many times as long a step takes where no window is divided.
+_STEP, _KEPT, _UNDIVIDED = 0.62, 0.0032, 1.25
 _MOST_PARTS, _LEAST_STEPS = 8, 16
-# how many times as long a step takes where no window is divided; seen at every size, with no reason known.
-_UNDIVIDED = 1.25
+# values that parts may leave: 128 MiB.
+_ROOM = 1 << 25
 
 
 def refuse(
@@ -40,7 +41,7 @@ def refuse(
     size: Sequence[int],
     stride: Sequence[int],
 ) -> list[str]:
-    """Say why a convolution of feature maps is left to cuDNN; an empty list if it is faster here.
+    """Say why a convolution of feature maps is left to the library; an empty list if it is faster here.
 
     Args:
         device_type: where it runs.
@@ -54,14 +55,16 @@ def refuse(
     """
     if device_type != "cuda":
         return [f"device is {device_type}; it needs cuda"]
-    reasons = [] if _able() else ["the GPU is not of compute capability 9.x"]
+    reasons = [] if _able() else ["the GPU is not NVIDIA's of compute capability 9.x"]
     if dtype not in _HALF:
         reasons.append(f"dtype is {str(dtype).removeprefix('torch.')}; it needs bfloat16 or float16")
     if stride[0] * stride[1] == 1:
-        reasons.append("stride is 1, where cuDNN is as fast")
+        reasons.append("stride is 1, which is left to cuDNN")
     for letter, channels in (("C", in_channels), ("O", out_channels)):
         if channels % BK:
             reasons.append(f"{letter}={channels} is no multiple of {BK}")
+    if images < 1:
+        reasons.append("there is no image")
     missing = -images % BM
     if missing > _WASTE * images:
         reasons.append(f"B={images} leaves {missing} of {images + missing} rows empty")
@@ -74,7 +77,8 @@ def refuse(
 
 
 def _able() -> bool:
-    return torch.cuda.get_device_capability()[0] == 9
+    # some of AMD's have the same number.
+    return torch.version.hip is None and torch.cuda.get_device_capability()[0] == 9
 
 
 @dataclass(frozen=True)
@@ -129,12 +133,14 @@ def choose_parts(tiles: int, steps: int, outputs: int, there: int, tile: Tiles) 
         rest = parts * outputs / 1000 * _KEPT if parts > 1 else 0.0
         return rounds * -(-steps // parts) * step * (_UNDIVIDED if parts == 1 else 1.0) + rest
 
-    return min(range(1, max(1, min(_MOST_PARTS, steps // _LEAST_STEPS)) + 1), key=microseconds)
+    most = min(_MOST_PARTS, steps // _LEAST_STEPS, _ROOM // max(1, outputs))
+    return min(range(1, max(1, most) + 1), key=microseconds)
 
 
 def _matrix(tensor: Tensor) -> Tensor:
-    """Return [B, C, H, W] as the matrix [B, H·W·C] that it is with channels last."""
-    return tensor.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1).flatten(1)
+    """Return [B, C, H, W] as the matrix [B, H·W·C] that it is with channels last; the copy engine wants it on 16 bytes."""
+    laid_out = tensor.contiguous(memory_format=torch.channels_last)
+    return (laid_out.clone() if laid_out.data_ptr() % 16 else laid_out).permute(0, 2, 3, 1).flatten(1)
 
 
 def _tiles_of(matrix: Tensor, rows: int, columns: int) -> Any:
@@ -157,7 +163,7 @@ def _forward(maps: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence
     parts = -(-steps // each)
     into = out if parts == 1 else torch.empty(parts, out.numel(), dtype=torch.float32, device=maps.device)
     told = {"PARTS": parts, "BIASED": bias is not None}
-    addend = out if bias is None else bias
+    addend = out if bias is None else bias.contiguous()
     conv_forward_kernel[(tiles * parts,)](
         _tiles_of(_matrix(maps), tile.BM, tile.BK),
         _tiles_of(_matrix(weight), tile.BN, tile.BK),

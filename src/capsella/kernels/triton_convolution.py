@@ -138,13 +138,15 @@ def conv_backward_kernel(
         # of a class beyond the kernel there is no tap.
         deep = tl.where(p < K, tl.maximum(tl.minimum(y, (K - 1 - p) // S) - top + 1, 0), 0)
         broad = tl.where(q < L, tl.maximum(tl.minimum(x, (L - 1 - q) // T) - left + 1, 0), 0)
+        # the loop's first quotient is taken before it is known whether there is a first step.
+        reach = tl.maximum(broad, 1)
         blocks = O // BK
         total = tl.zeros([BM, BN], tl.float32)
         for step in tl.range(0, deep * broad * blocks, num_stages=STAGES):
             tap = step // blocks
             o = step % blocks * BK
-            i = top + tap // broad
-            j = left + tap % broad
+            i = top + tap // reach
+            j = left + tap % reach
             g = grad.load([m, ((y - i) * OW + x - j) * O + o])
             w = weight.load([o, ((p + S * i) * L + q + T * j) * C + n])
             total = tl.dot(g, w, total)

@@ -1,8 +1,8 @@
 """A convolution between feature maps: in tiles of one position of many images, where a GPU's library is slow.
 
-Strides are what cuDNN's kernels of half precision are slow at, forward and back to the maps; CapsNet's second convolution, 9×9
-at a stride of 2 with 256 channels in and out, takes half of its training step. ``kernels/triton_convolution.py`` says how its
-tiles are cut; where there are none for it, it is ``conv2d``.
+With a stride and in half precision cuDNN's kernels leave much of a Hopper GPU idle, forward and back to the maps, and CapsNet's
+second convolution, 9×9 at a stride of 2 with 256 channels in and out, is most of the operations of its training step.
+``kernels/triton_convolution.py`` says how tiles are cut; where there are none, it is ``conv2d``.
 """
 
 from __future__ import annotations
@@ -57,13 +57,14 @@ class FeatureConv2d(nn.Conv2d):
     def forward(self, maps: Tensor) -> Tensor:
         """Return the convolution of a batch of maps."""
         dtype = multiplied_in(maps, self.weight)
-        if self.tiled is False or _fused is None or dtype is None or maps.ndim != 4 or not self._plain:
+        if self.tiled is False or dtype is None or not self._plain or maps.ndim != 4 or maps.shape[1] != self.in_channels:
+            # what is no batch of maps is left to conv2d and its errors.
             return super().forward(maps)
         sizes = (maps.shape[0], maps.shape[1], self.out_channels, self.kernel_size, maps.shape[2:], self.stride)
-        reasons = _fused.refuse(maps.device.type, dtype, *sizes)
-        if reasons or maps.shape[1] != self.in_channels:
+        reasons = ["there is no Triton"] if _fused is None else _fused.refuse(maps.device.type, dtype, *sizes)
+        if reasons:
             if self.tiled:
-                raise ValueError(f"tiled=True: {'; '.join(reasons) or f'maps have {maps.shape[1]} channels'}")
+                raise ValueError(f"tiled=True does not go here: {'; '.join(reasons)}; expected None, which takes what there is")
             return super().forward(maps)
         found: Tensor = _fused.convolution_op(maps.to(dtype), self.weight.to(dtype), self.bias, list(self.stride))
         return found

@@ -143,7 +143,7 @@ class Claim:
         recipes: that it rests on.
         decide: from the evidence to verdict and statistic; called where there is a result of every recipe, or, if
             ``is_partial``, of one of them.
-        is_long: whether the short versions end before it can be seen.
+        is_long: whether it is of whole nets or whole trainings, which short versions are not.
         is_partial: whether it is decided by those of its recipes that have run, one at the least, and says itself when they
             are too few.
     """
@@ -164,7 +164,7 @@ class Claim:
             return Finding(UNDECIDED, f"not run: {_listed(missing)}")
         seeds = min(len(evidence.results(recipe)) for recipe in ran)
         if self.is_long and evidence.is_quick:
-            return Finding(UNDECIDED, "the short versions end before it can be seen", seeds)
+            return Finding(UNDECIDED, "short versions, of small nets and few steps, cannot show it", seeds)
         try:
             holds, statistic = self.decide(evidence)
         except Missing as error:

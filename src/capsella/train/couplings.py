@@ -66,8 +66,15 @@ class Couplings:
         # a turn is many small kernels: as a graph it takes as long as they do, else as long as their launches.
         self.replayed = Replayed(gpu) if gpu is not None and has_optimiser else None
         self.optimiser = self._make_optimiser(gpu) if has_optimiser else None
+        # itself and no other kind of it, which may do anything: its layers follow each other, and the last need not be asked.
+        ours = type(model) is CapsuleNet and list(model.layers)[len(model.layers) - len(self.layers) :] == self.layers
+        self._entering = self._below if ours else self._seen
         compiles = compiles and bool(self.parameters)
-        self._parts = (compiled(self._entering), compiled(self._power)) if compiles else (self._entering, self._power)
+        # hooks are not for a compiler.
+        self._parts = (
+            compiled(self._entering) if compiles and ours else self._entering,
+            compiled(self._power) if compiles else self._power,
+        )
 
     def _make_optimiser(self, gpu: torch.device | None) -> torch.optim.Optimizer:
         if gpu is None:
@@ -141,13 +148,14 @@ class Couplings:
         if self.replayed is not None:
             self.replayed.release()
 
-    def _entering(self, images: Tensor) -> Tensor:
+    def _below(self, images: Tensor) -> Tensor:
         """Return the poses that reach the lowest quadratic layer, with the weights as they are."""
-        # itself and no other kind of it, which may do anything: its layers follow each other, and the last need not be asked.
-        if type(self.model) is CapsuleNet:
-            poses, _ = unpack(self.model.entering(len(self.model.layers) - len(self.layers), images), None)
-        else:
-            poses = self._seen(images)
+        net: Any = self.model
+        poses, _ = unpack(net.entering(len(net.layers) - len(self.layers), images), None)
+        return self._rows(poses)
+
+    def _rows(self, poses: Tensor) -> Tensor:
+        """Return capsules in one row, in the weights' dtype."""
         poses = rearrange(poses, "b h w n p -> b (h w n) p") if poses.ndim == 5 else poses
         return poses.to(self.layers[0].weight.dtype)
 
@@ -179,7 +187,7 @@ class Couplings:
                 "quadratic layers must each take what the one below gives, once and unchanged; this "
                 f"{type(self.model).__name__} does otherwise: expected one of them, in the last layer"
             )
-        return given[0]
+        return self._rows(given[0])
 
     def _power(self, poses: Tensor, signs: Tensor, world: int, *couplings: Tensor) -> Tensor:
         """Return Σ_j F_j for the samples of this process, less its share of the penalty."""

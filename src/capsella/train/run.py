@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from capsella.data import ImageData
 from capsella.models import Prediction, as_prediction, create_model, evaluating
+from capsella.models.registry import entry
 from capsella.train.checkpoint import read_newest, restore_weights
 from capsella.train.config import TrainConfig
 from capsella.train.evaluation import Evaluation, evaluate
@@ -114,14 +115,20 @@ class Run:
         return f"Run({name} on {self.config['data']['train']['name']}, {self.status}, {where})"
 
 
+# options that came after the first runs were written, and what nets had before.
+_LATER = {"primary_divided": False}
+
+
 def build_model(config: dict[str, Any]) -> nn.Module:
-    """Build a registered model from its config, as JSON holds it."""
+    """Build a registered model from its config, as JSON holds it; one of before an option is what it was."""
     if "name" not in config:
         raise ValueError(
             f"the run's network is {config.get('class')}, which capsella cannot build; give it: Run.load(path, model=…)"
         )
     options: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}
-    return create_model(options.pop("name"), **options)
+    name = options.pop("name")
+    older = {key: value for key, value in _LATER.items() if key in entry(name).options}
+    return create_model(name, **older | options)
 
 
 def describe_model(model: nn.Module) -> dict[str, Any]:

@@ -290,7 +290,6 @@ CLAIMS = (
         "ours",
         _late_rows(),
         lambda evidence: _late(evidence, "early_error"),
-        # small nets are not long at the start either way.
         is_long=True,
     ),
     Claim(

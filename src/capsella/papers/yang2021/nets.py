@@ -86,7 +86,7 @@ def deep_plan(method: str, depth: int) -> Plan:
 def undivided_plan(data: str, method: str) -> Plan:
     """Return the training of a cell of Table II whose primary capsules' sums are not divided among their types.
 
-    Nearly all class capsules are then of length 1 at the start, for every image.
+    Class capsules are then long at the start, for every image.
 
     Args:
         data: ``mnist`` or ``fashion``.

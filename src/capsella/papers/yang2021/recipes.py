@@ -309,7 +309,7 @@ PAPER = Paper(
             reading="error",
             rows=tuple(f"{SETS[data]}, {METHODS[method]}" for data, method in _UNDIVIDED),
             columns=("divided, as in the base code", "not divided"),
-            note="No text mentions the division. Without it nearly all class capsules are of length 1 at the start.",
+            note="No text mentions the division. Without it class capsules are long at the start, for every image.",
         ),
     ),
     plots=PLOTS,
