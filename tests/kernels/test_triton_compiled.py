@@ -306,7 +306,9 @@ each_convolution = pytest.mark.parametrize(("size", "kernel", "stride"), CONVOLU
 
 
 def convolve(size: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, int]) -> None:
-    maps, weight = (torch.empty(each, dtype=torch.bfloat16).requires_grad_() for each in (size, kernel))
+    # laid out as a training has them: nothing is copied.
+    laid_out = {"dtype": torch.bfloat16, "memory_format": torch.channels_last}
+    maps, weight = torch.empty(size, **laid_out).requires_grad_(), torch.empty(kernel, **laid_out)
     result = fused_convolution.convolution_op(maps, weight, torch.empty(kernel[0]), list(stride))
     torch.autograd.grad(result.sum(), maps)
 
