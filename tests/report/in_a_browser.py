@@ -81,8 +81,9 @@ def check_page(path: Path, *, browser: Browser | None = None, pictures: bool = T
     """
     with contextlib.nullcontext(browser) if browser is not None else chromium() as running:
         for scheme in SCHEMES:
-            for width in WIDTHS:
-                with opened(running, path, width=width, scheme=scheme) as page:
+            with opened(running, path, scheme=scheme) as page:
+                for width in WIDTHS:
+                    page.set_viewport_size({"width": width, "height": 900})
                     where = f"{path.name} at {width} pixels, {scheme}"
                     found: dict[str, Any] = page.evaluate(LOOK)
                     assert found["overflow"] <= 0, f"{where}: the page is {found['overflow']} pixels too wide"
