@@ -19,7 +19,7 @@ from capsella.kernels.fused_agreement import multiprocessors, on_device_of, powe
 from capsella.kernels.triton_convolution import conv_backward_kernel, conv_forward_kernel, conv_parts_kernel
 
 _HALF = (torch.bfloat16, torch.float16)
-# images and columns of a step's tile; channels of an output's tile come to twice as many.
+# images of a tile, and columns of a step: rows of 128 bytes, as the copy engine and the matrix units like them best.
 BM, BK = 128, 64
 # of the last tile's images so many may be missing for each that is there.
 _WASTE = 1 / 3

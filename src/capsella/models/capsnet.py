@@ -106,7 +106,7 @@ def capsnet(
         norm: the penalty that quadratic routing's steps use; kept in ``model.config`` for the training.
         primary_squash: of the primary capsules, where it is another than ``squash``.
         primary_divided: divide the sums of the primary capsules by the number of types, as Sabour's released code does. The
-            starts of that code, ``sabour`` and ``yang2021``, are made for it: without, capsules begin near full length.
+            starts of that code, ``sabour`` and ``yang2021``, belong to it: without, class capsules begin long.
     """
     check_choice("relu", relu, ("none", "before", "primary"))
     if norm is not None:

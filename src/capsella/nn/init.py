@@ -15,7 +15,7 @@
 ``peer2022_zero_bias``, ``peer2022_wide`` and ``peer2022_wider`` are our own, to tell two effects of peer2022's bias apart: it
 starts at 0.1, which keeps capsules from vanishing, and it tells x from −x.
 ``sabour`` and ``yang2021`` belong to primary capsules whose sums are divided by the number of types, as in the code that they
-are from (``PrimaryCapsules(divided=True)``, ``primary_divided=True`` of models): without it capsules begin near full length.
+are from (``PrimaryCapsules(divided=True)``, ``primary_divided=True`` of models): without it class capsules begin long.
 Learned couplings and priors start as their algorithm says (``routing/*.py``, ``init``).
 """
 
