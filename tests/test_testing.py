@@ -54,14 +54,19 @@ def test_processes_that_share_a_folder_run_each_test_once(tmp_path: Path) -> Non
     )
     (tmp_path / "tests" / "test_more.py").write_text((tmp_path / "tests" / "test_many.py").read_text().replace("ran-", "more-"))
     given = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--claims", "claims", "tests"]
-    processes = [subprocess.Popen([sys.executable, *given], cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    # each has temporary files of its own: where two clear away what earlier sessions left, one finds a folder gone and warns.
+    own = [["--basetemp", str(tmp_path / f"temporary-{k}")] for k in range(3)]
+    processes = [
+        subprocess.Popen([sys.executable, *given, *options], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        for options in own[:2]
+    ]
     said = [process.communicate(timeout=60)[0] for process in processes]
     assert len(list(tmp_path.glob("ran-*"))) == len(list(tmp_path.glob("more-*"))) == 20
     counts = [int(found) for text in said for found in re.findall(r"(\d+) passed", text)]
     assert sum(counts) == 40, said
     assert not any("failed" in text or "error" in text for text in said), said
     # all are taken.
-    late = subprocess.run([sys.executable, *given], cwd=tmp_path, stdout=subprocess.PIPE, text=True, timeout=60)
+    late = subprocess.run([sys.executable, *given, *own[2]], cwd=tmp_path, stdout=subprocess.PIPE, text=True, timeout=60)
     assert "0 of 40 tests were claimed here" in late.stdout
     assert late.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
 
